@@ -291,128 +291,163 @@ void add_exit_code(const RunView& view, int code, Findings& findings) {
   remedy(f, "log", "What it printed last says why; `flatout explain LOG` reads it.");
 }
 
-}  // namespace
-
-void detect_crash(const RunView& view, Findings& findings) {
-  const Run& run = view.run();
-  const std::string_view type = run.fact("exception.type");
-  const std::string_view message = run.fact("exception.message");
-  const std::string_view traceback = run.fact("exception.traceback");
-  const bool failed =
-      run.finished && run.wait_status != 0 &&
-      !(run.wait_status > 0 && WIFSIGNALED(run.wait_status) && WTERMSIG(run.wait_status) == SIGINT);
-  const auto told = [&](std::string_view what) {
+/// What one run ended by, as far as it tells: how it was waited for, its exception, who was killed.
+struct End {
+  explicit End(const RunView& v);
+  bool told(std::string_view what) const {
     return contains(message, what) || contains(traceback, what);
-  };
-  const std::optional<Killed> killed = first_killed(run);
+  }
+  bool shm_told() const;
+
+  const RunView& view;
+  const Run& run;
+  std::string_view type, message, traceback;  // of the exception
+  bool failed = false;
+  bool may_have_failed = false;  // failed, or nothing says how it ended
+  std::optional<Killed> killed;
+  bool killed_counts = false;  // it hurt the job
+};
+
+End::End(const RunView& v)
+    : view(v),
+      run(v.run()),
+      type(run.fact("exception.type")),
+      message(run.fact("exception.message")),
+      traceback(run.fact("exception.traceback")),
+      killed(first_killed(run)) {
+  const bool interrupted =
+      run.wait_status > 0 && WIFSIGNALED(run.wait_status) && WTERMSIG(run.wait_status) == SIGINT;
+  failed = run.finished && run.wait_status != 0 && !interrupted;
+  may_have_failed = failed || !run.finished;
+  if (!killed) return;
   const bool worker_lost =
       (told("DataLoader worker") && (told("killed by signal") || told("exited unexpectedly"))) ||
       (type.ends_with("BrokenProcessPool") && told("terminated abruptly"));
+  const bool job_itself = killed->process == nullptr || killed->process->main;
   // An exception that nobody catches ends a C++ program by abort().
-  const bool uncaught = killed && killed->signal == SIGABRT && !type.empty() &&
-                        (killed->process == nullptr || killed->process->main);
+  const bool uncaught = killed->signal == SIGABRT && !type.empty() && job_itself;
   // A signal that did not hurt anybody (a helper that was ended on purpose) is no crash.
-  const bool killed_counts = killed && (failed || !run.finished) && !uncaught &&
-                             (killed->process == nullptr || killed->process->main || type.empty() ||
-                              worker_lost || is_fault(killed->signal));
-  const bool oom =
-      growth(run, SignalId::kCgroupOomKills) >= 1 || growth(run, SignalId::kVmOomKill) >= 1;
+  killed_counts = may_have_failed && !uncaught &&
+                  (job_itself || type.empty() || worker_lost || is_fault(killed->signal));
+}
 
-  // Whatever the job says of itself once the kernel has killed a part of it.
-  if (killed && killed->signal == SIGKILL && oom && (failed || !run.finished)) {
-    Finding& f =
-        findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
-    const Grown grown = filled(view, *killed);
-    f.where = growing_line(view, grown);
-    if (killed->process != nullptr) {
-      const bool its_doing =
-          grown.process < run.processes.size() && &run.processes[grown.process] == killed->process;
-      if (!f.where && its_doing) f.where = last_line(view, *killed->process);
-      evidence(f,
-               fmt::format("pid {} ({}) was killed", killed->process->pid,
-                           escape_terminal(killed->process->name)),
-               killed->process->pid, "pid", "probe.processes", 1);
+bool End::shm_told() const {
+  return told("insufficient shared memory") || told("(shm)") ||
+         (told("No space left on device") && (told("/dev/shm") || told("torch_"))) ||
+         told("unable to write to file </torch_") || told("unable to resize file </torch_");
+}
+
+// Each of these says so where it is what the run ended by.
+
+/// Whatever the job says of itself once the kernel has killed a part of it.
+bool detect_killed_for_memory(const End& end, Findings& findings) {
+  const bool oom =
+      growth(end.run, SignalId::kCgroupOomKills) >= 1 || growth(end.run, SignalId::kVmOomKill) >= 1;
+  if (!end.killed || end.killed->signal != SIGKILL || !oom || !end.may_have_failed) return false;
+  Finding& f = findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
+  const Grown grown = filled(end.view, *end.killed);
+  f.where = growing_line(end.view, grown);
+  if (const model::Process* process = end.killed->process; process != nullptr) {
+    const bool its_doing =
+        grown.process < end.run.processes.size() && &end.run.processes[grown.process] == process;
+    if (!f.where && its_doing) f.where = last_line(end.view, *process);
+    evidence(f, fmt::format("pid {} ({}) was killed", process->pid, escape_terminal(process->name)),
+             process->pid, "pid", "probe.processes", 1);
+  }
+  add_memory_evidence(end.view, grown, f);
+  return true;
+}
+
+bool detect_shm_end(const End& end, Findings& findings) {
+  const auto room = shm_room(end.view);
+  const bool full = room && room->total > 0 &&
+                    room->least < std::max(0.02 * room->total, end.view.loader().batch_bytes);
+  const bool killed_by_it = end.killed_counts && end.killed->signal == SIGBUS && full;
+  if (!end.failed || !(end.shm_told() || killed_by_it)) return false;
+  Finding& f = findings.add_fatal("mem.shm", "/dev/shm is too small for the workers' batches",
+                                  full ? 0.97 : 0.85);
+  if (end.killed_counts && end.killed->process != nullptr) {
+    f.where = fault_line(end.run);
+    if (!f.where) f.where = last_line(end.view, *end.killed->process);
+  }
+  if (!f.where) f.where = exception_line(end.run, "exception.");
+  add_shm_evidence(end.view, f);
+  return true;
+}
+
+bool detect_fds_end(const End& end, Findings& findings) {
+  const bool told = end.told("Too many open files") || end.told("received 0 items of ancdata") ||
+                    end.told("Errno 24");
+  if (!end.failed || !told) return false;
+  Finding& f = findings.add_fatal("mem.fds", "File descriptors ran out", 0.95);
+  f.where = exception_line(end.run, "exception.");
+  for (const Series* s : end.run.all(SignalId::kProcFdLimit)) {
+    if (!s->last()) continue;
+    evidence(f, fmt::format("{} open files are allowed", format_number(*s->last())), *s->last(),
+             "files", "probe.processes", 1);
+    break;
+  }
+  remedy(f, "ulimit",
+         "Raise the limit of open files, close what is not needed, or use "
+         "torch.multiprocessing.set_sharing_strategy('file_system').");
+  return true;
+}
+
+bool detect_threads_end(const End& end, Findings& findings) {
+  const bool told =
+      end.told("Resource temporarily unavailable") || end.told("can't start new thread");
+  return end.failed && told && detect_pids_end(end.view, findings);
+}
+
+bool detect_signal(const End& end, Findings& findings) {
+  if (!end.killed_counts) return false;
+  const model::Process* process = end.killed->process;
+  const int signal = end.killed->signal;
+  const char* name = sigabbrev_np(signal);
+  const bool worker = process != nullptr && !process->main;
+  Finding& f = findings.add_fatal(
+      "crash.signal",
+      fmt::format("{} was killed by SIG{}", worker ? "A process of the job" : "The job",
+                  name != nullptr ? name : "?"),
+      0.95);
+  if (process != nullptr) {
+    // Where it was when others ended it is chance; and what Python's faulthandler wrote without
+    // one of the user's lines struck in none.
+    if (!is_sent(signal)) {
+      f.where = fault_line(end.run);
+      if (!f.where && end.run.fact("fault.stack").empty()) f.where = last_line(end.view, *process);
     }
-    add_memory_evidence(view, grown, f);
+    evidence(f, fmt::format("pid {} ({}) ended", process->pid, escape_terminal(process->name)),
+             process->pid, "pid", "probe.processes", 1);
+  }
+  evidence(f, fmt::format("by signal {}", signal), signal, "signal", "probe.processes", 1);
+  if (signal == SIGKILL) add_memory_left(end.view, f);
+  add_ending(end.view, process, f);
+  if (process != nullptr) add_last_stacks(end.view, *process, f);
+  add_signal_remedies(f, signal);
+  return true;
+}
+
+bool detect_exception(const End& end, Findings& findings) {
+  const std::optional<First> first = end.failed ? raised_first(end.run) : std::nullopt;
+  const bool own = !end.type.empty() && end.type != "SystemExit" && end.type != "KeyboardInterrupt";
+  if (!first && !(own && end.may_have_failed)) return false;
+  add_exception(end.view, first, findings);
+  return true;
+}
+
+}  // namespace
+
+void detect_crash(const RunView& view, Findings& findings) {
+  const End end(view);
+  if (detect_killed_for_memory(end, findings) || detect_shm_end(end, findings) ||
+      detect_fds_end(end, findings) || detect_threads_end(end, findings) ||
+      (end.failed && detect_device_end(view, findings)) || detect_signal(end, findings) ||
+      detect_exception(end, findings)) {
     return;
   }
-  const bool shm_said = told("insufficient shared memory") || told("(shm)") ||
-                        (told("No space left on device") && (told("/dev/shm") || told("torch_"))) ||
-                        told("unable to write to file </torch_") ||
-                        told("unable to resize file </torch_");
-  const auto room = shm_room(view);
-  const bool shm_full = room && room->total > 0 &&
-                        room->least < std::max(0.02 * room->total, view.loader().batch_bytes);
-  if (failed && (shm_said || (killed_counts && killed->signal == SIGBUS && shm_full))) {
-    Finding& f = findings.add_fatal("mem.shm", "/dev/shm is too small for the workers' batches",
-                                    shm_full ? 0.97 : 0.85);
-    if (killed_counts && killed->process != nullptr) {
-      f.where = fault_line(run);
-      if (!f.where) f.where = last_line(view, *killed->process);
-    }
-    if (!f.where) f.where = exception_line(run, "exception.");
-    add_shm_evidence(view, f);
-    return;
-  }
-  if (failed &&
-      (told("Too many open files") || told("received 0 items of ancdata") || told("Errno 24"))) {
-    Finding& f = findings.add_fatal("mem.fds", "File descriptors ran out", 0.95);
-    f.where = exception_line(run, "exception.");
-    for (const Series* s : run.all(SignalId::kProcFdLimit)) {
-      if (!s->last()) continue;
-      evidence(f, fmt::format("{} open files are allowed", format_number(*s->last())), *s->last(),
-               "files", "probe.processes", 1);
-      break;
-    }
-    remedy(f, "ulimit",
-           "Raise the limit of open files, close what is not needed, or use "
-           "torch.multiprocessing.set_sharing_strategy('file_system').");
-    return;
-  }
-  if (failed && (told("Resource temporarily unavailable") || told("can't start new thread")) &&
-      detect_pids_end(view, findings)) {
-    return;
-  }
-  if (failed && detect_device_end(view, findings)) return;
-  if (killed_counts) {
-    const char* name = sigabbrev_np(killed->signal);
-    const bool worker = killed->process != nullptr && !killed->process->main;
-    Finding& f = findings.add_fatal(
-        "crash.signal",
-        fmt::format("{} was killed by SIG{}", worker ? "A process of the job" : "The job",
-                    name != nullptr ? name : "?"),
-        0.95);
-    if (killed->process != nullptr) {
-      // Where it was when others ended it is chance; and what Python's faulthandler wrote without
-      // one of the user's lines struck in none.
-      if (!is_sent(killed->signal)) {
-        f.where = fault_line(run);
-        if (!f.where && run.fact("fault.stack").empty()) {
-          f.where = last_line(view, *killed->process);
-        }
-      }
-      evidence(f,
-               fmt::format("pid {} ({}) ended", killed->process->pid,
-                           escape_terminal(killed->process->name)),
-               killed->process->pid, "pid", "probe.processes", 1);
-    }
-    evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
-             "probe.processes", 1);
-    if (killed->signal == SIGKILL) add_memory_left(view, f);
-    add_ending(view, killed->process, f);
-    if (killed->process != nullptr) add_last_stacks(view, *killed->process, f);
-    add_signal_remedies(f, killed->signal);
-    return;
-  }
-  const std::optional<First> first = failed ? raised_first(run) : std::nullopt;
-  if (first || (!type.empty() && type != "SystemExit" && type != "KeyboardInterrupt" &&
-                (failed || !run.finished))) {
-    add_exception(view, first, findings);
-    return;
-  }
-  if (const int code = failure_code(run); code != 0 && type != "KeyboardInterrupt") {
-    add_exit_code(view, code, findings);
-  }
+  const int code = failure_code(end.run);
+  if (code != 0 && end.type != "KeyboardInterrupt") add_exit_code(view, code, findings);
 }
 
 }  // namespace flatout::diagnose

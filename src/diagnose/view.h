@@ -117,9 +117,9 @@ class RunView {
   const std::vector<Neighbour>& neighbours() const { return neighbours_; }
   /// Processes of the job that neither train nor make batches, who used most first.
   std::vector<Neighbour> programs_beside() const;
-  /// Enough of them to judge: five, or of a job that has ended three after its warm-up.
   /// Built to run without the interpreter's lock, which an extension may switch on all the same.
   bool free_threaded() const { return run().fact("python.version").ends_with('t'); }
+  /// Enough of them to judge: five, or of a job that has ended three after its warm-up.
   bool has_steps() const {
     return steps_.count >= 5 || (run_.finished && steps_.seen >= 5 && steps_.count >= 3);
   }
@@ -189,6 +189,7 @@ class RunView {
   void find_graph_loader();
   bool feeds_pipeline(double seconds) const;
   void find_lock_waits();
+  class SilentProducers;
   void find_silent_producers();
   std::unordered_set<model::FrameId> writing_lines() const;
   std::vector<bool> processes_that_only_write() const;
