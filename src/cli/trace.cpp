@@ -326,62 +326,81 @@ std::string format_of(const std::string& output) {
   return name.ends_with(".json") || name.find('.', 1) == std::string::npos ? "chrome" : "";
 }
 
+bool is_windowed(const Settings& settings) {
+  return !settings.step.empty() || settings.from > 0 || settings.to > 0;
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  struct stat one {
+  }, other{};
+  return ::stat(a.c_str(), &one) == 0 && ::stat(b.c_str(), &other) == 0 &&
+         one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/// What a conversion was asked for, as far as it makes sense; `code` says that it does not.
+bool is_refused(const Usage& usage, const Settings& settings, const std::string& input,
+                const std::string& format, int& code) {
+  const auto refuse = [&](const std::string& what, const std::string& way_out) {
+    code = bad_usage(what, way_out);
+    return true;
+  };
+  const std::string& output = settings.output;
+  if (output.empty())
+    return refuse("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
+  if (same_file(input, output))
+    return refuse("the output is the input itself", "name another file with -o");
+  if (format.empty())
+    return refuse(
+        fmt::format("{} does not say which format it is to have", escape_terminal(output)),
+        "--format chrome or perfetto; by itself .json, .json.gz and .pftrace are known");
+  if (format != "chrome" && format != "perfetto")
+    return refuse(fmt::format("there is no format '{}'", escape_terminal(format)),
+                  "chrome or perfetto");
+  if (usage.name == "trace slice" && !is_windowed(settings))
+    return refuse("no window is named", "--step 3-5, or --from and --to in milliseconds");
+  if (settings.to > 0 && settings.to <= settings.from)
+    return refuse("the window ends before it begins",
+                  "--from 1500 --to 1700: milliseconds after the trace's begin");
+  return false;
+}
+
+/// The trace that is converted. `copied`: its events are copied from the file itself, and the
+/// columns only say where the window is.
+Result<model::Trace> import_for(const Settings& settings, const std::string& input, bool copied) {
+  timeline::TraceOptions options;
+  options.threads = allowed_processors();
+  timeline::TraceOptions first = options;
+  first.host_slices = UINT64_MAX;
+  first.steps_only = copied;
+  FLATOUT_TRY(model::Trace trace, timeline::import_trace(input, first));
+  // Where the optimizer alone tells the steps, what it did in them says which belong together.
+  const bool whole_needed =
+      copied && !settings.step.empty() &&
+      timeline::TraceIndex(trace).steps_from() == model::TraceStepSource::kOptimizer;
+  if (whole_needed) return timeline::import_trace(input, options);
+  return trace;
+}
+
 int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(usage, arguments, code);
   if (!settings) return code;
-  const auto named = trace_file(settings->positional[0]);
+  const std::string& name = settings->positional[0];
+  const auto named = trace_file(name);
   if (!named.ok()) return fail_input(named.error());
-  std::string input = *named;
-  const std::string& output = settings->output;
-  if (output.empty())
-    return bad_usage("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
-  struct stat from {
-  }, into{};
-  if (::stat(input.c_str(), &from) == 0 && ::stat(output.c_str(), &into) == 0 &&
-      from.st_dev == into.st_dev && from.st_ino == into.st_ino) {
-    return bad_usage("the output is the input itself", "name another file with -o");
-  }
-  std::string format = settings->format;
-  if (format.empty()) format = format_of(output);
-  if (format.empty())
-    return bad_usage(
-        fmt::format("{} does not say which format it is to have", escape_terminal(output)),
-        "--format chrome or perfetto; by itself .json, .json.gz and .pftrace are known");
-  if (format != "chrome" && format != "perfetto")
-    return bad_usage(fmt::format("there is no format '{}'", escape_terminal(format)),
-                     "chrome or perfetto");
-  const bool windowed = !settings->step.empty() || settings->from > 0 || settings->to > 0;
-  if (usage.name == "trace slice" && !windowed)
-    return bad_usage("no window is named", "--step 3-5, or --from and --to in milliseconds");
-  if (settings->to > 0 && settings->to <= settings->from)
-    return bad_usage("the window ends before it begins",
-                     "--from 1500 --to 1700: milliseconds after the trace's begin");
+  const std::string format =
+      settings->format.empty() ? format_of(settings->output) : settings->format;
+  if (is_refused(usage, *settings, *named, format, code)) return code;
 
-  auto twice = timeline::rereadable(input);
-  if (!twice.ok()) return fail_input(twice.error());
-  input = *twice;
-  auto chrome = timeline::is_chrome(input);
+  const auto input = timeline::rereadable(*named);
+  if (!input.ok()) return fail_input(input.error());
+  const auto chrome = timeline::is_chrome(*input);
   if (!chrome.ok()) return fail_input(chrome.error());
+  const bool windowed = is_windowed(*settings);
+  const bool copied = *chrome && format == "chrome";
   std::optional<model::Trace> trace;
-  if (!*chrome || windowed || format == "perfetto") {
-    timeline::TraceOptions options;
-    options.host_slices = UINT64_MAX;
-    options.threads = allowed_processors();
-    // Events are copied from the file itself: its columns only say where the window is.
-    options.steps_only = *chrome && format == "chrome";
-    auto read = timeline::import_trace(input, options);
-    if (!read.ok()) return fail_input(read.error());
-    trace = std::move(*read);
-  }
-  // Where the optimizer alone tells the steps, what it did in them says which belong together.
-  const bool whole_needed =
-      trace && *chrome && format == "chrome" && !settings->step.empty() &&
-      timeline::TraceIndex(*trace).steps_from() == model::TraceStepSource::kOptimizer;
-  if (whole_needed) {
-    timeline::TraceOptions options;
-    options.threads = allowed_processors();
-    auto read = timeline::import_trace(input, options);
+  if (!copied || windowed) {
+    auto read = import_for(*settings, *input, copied);
     if (!read.ok()) return fail_input(read.error());
     trace = std::move(*read);
   }
@@ -392,31 +411,27 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
     window = *wanted;
   }
   // Where events are copied as they stand, what is wrong with them stays, too.
-  if (trace && !(*chrome && format == "chrome") &&
-      trace->damage.bad_events + trace->damage.bad_numbers > 0)
+  if (!copied && trace->damage.bad_events + trace->damage.bad_numbers > 0)
     log_warning(
         fmt::format("events of {} that cannot be read, or whose times are none, are left out",
-                    escape_terminal(settings->positional[0])));
-  auto sink = timeline::create_sink(output);
+                    escape_terminal(name)));
+  auto sink = timeline::create_sink(settings->output);
   if (!sink.ok()) return fail(sink.error());
   Result<timeline::Converted> done = timeline::Converted{};
-  if (format == "perfetto") {
-    done = timeline::write_perfetto(*trace, **sink, window);
-  } else if (*chrome) {
+  if (copied) {
     trace.reset();
-    auto source = timeline::open_source(input);
+    auto source = timeline::open_source(*input);
     if (!source.ok()) return fail_input(source.error());
     done = timeline::copy_chrome(**source, **sink, window);
   } else {
-    done = timeline::write_chrome(*trace, **sink, window);
+    done = format == "perfetto" ? timeline::write_perfetto(*trace, **sink, window)
+                                : timeline::write_chrome(*trace, **sink, window);
   }
   if (!done.ok()) return fail_input(done.error());
   if (done->cut_off)
-    log_warning(fmt::format("{} is cut off: what is there was used",
-                            escape_terminal(settings->positional[0])));
+    log_warning(fmt::format("{} is cut off: what is there was used", escape_terminal(name)));
   if (windowed && done->events == done->names)
-    log_warning(
-        fmt::format("{} has nothing in that window", escape_terminal(settings->positional[0])));
+    log_warning(fmt::format("{} has nothing in that window", escape_terminal(name)));
   const std::string said =
       settings->json
           ? fmt::format("{{\"events\": {}, \"mended\": {}, \"cut_off\": {}}}\n", done->events,

@@ -102,10 +102,6 @@ bool is_sync(std::string_view name) {
          name == "hipMemcpyWithStream";
 }
 
-}  // namespace
-
-namespace {
-
 void add_names(std::vector<HostBlame>& to, const std::vector<HostBlame>& from) {
   for (const HostBlame& one : from) {
     const auto at =
@@ -120,10 +116,6 @@ void add_names(std::vector<HostBlame>& to, const std::vector<HostBlame>& from) {
                    [](const HostBlame& a, const HostBlame& b) { return a.time > b.time; });
   if (to.size() > kMostNames) to.resize(kMostNames);
 }
-
-}  // namespace
-
-namespace {
 
 void add_part(HostPart& to, const HostPart& from) {
   to.time += from.time;
@@ -207,23 +199,17 @@ TrackId training_thread(const TraceIndex& index) {
   return best();
 }
 
-HostUse host_use(const TraceIndex& index, TrackId track, const Window& window,
-                 const Intervals& times) {
-  const Trace& trace = index.trace();
-  HostUse use;
-  if (track == kNoEvent || times.empty()) return use;
-  std::vector<Frame> frames;
-  for (size_t i = 0; i < trace.size(); ++i) {
-    if (trace.track[i] != track || !on_host(trace.kind[i])) continue;
-    const int64_t end = trace.start[i] + trace.duration[i];
-    if (trace.start[i] >= window.end || end <= window.begin || end == trace.start[i]) continue;
-    frames.push_back({trace.start[i], end, static_cast<EventId>(i)});
-  }
-  // Of slices that are alike to the nanosecond the outer one comes first in the trace.
-  std::sort(frames.begin(), frames.end(), [](const Frame& a, const Frame& b) {
-    if (a.start != b.start) return a.start < b.start;
-    return a.end != b.end ? a.end > b.end : a.event < b.event;
-  });
+namespace {
+
+/// Gives each moment of the wanted times to the slices of one thread that it lies in.
+class HostSweep {
+ public:
+  HostSweep(const Trace& trace, const Window& window, const Intervals& times)
+      : trace_(trace), window_(window), times_(times), traits_(trace.strings.size()) {}
+
+  HostUse over(TrackId track);
+
+ private:
   struct Part {
     int64_t time = 0;
     Times slices, lines;
@@ -236,87 +222,142 @@ HostUse host_use(const TraceIndex& index, TrackId track, const Window& window,
       return {time, longest(slices, strings), longest(lines, strings)};
     }
   };
-  Part all, interpreter, asleep, saving;
   enum Trait : uint8_t { kKnown = 1, kLine = 2, kSaves = 4, kSleeps = 8, kWaits = 16 };
-  std::vector<uint8_t> known(trace.strings.size());
-  const auto traits = [&](StringId name) {
-    uint8_t& t = known[name];
-    if (t != 0) return t;
-    const std::string_view text = trace.strings[name];
-    Where where;
-    t = kKnown;
-    if (user_line(text, where)) t |= kLine;
-    if (saves_checkpoint(text)) t |= kSaves;
-    if (sleeps(text)) t |= kSleeps;
-    if (waits(text)) t |= kWaits;
-    return t;
-  };
-  std::vector<Frame> stack;
-  const auto attribute = [&](int64_t from, int64_t to) {
-    const int64_t time = overlap(times, std::max(from, window.begin), std::min(to, window.end));
-    if (time <= 0) return;
-    use.time += time;
-    if (stack.empty()) {
-      use.nothing += time;
-      return;
-    }
-    const Frame& inner = stack.back();
-    const StringId name = trace.name[inner.event];
-    all.add(inner, name, time);
-    if (inner.saves) saving.add(inner, name, time);
-    switch (trace.kind[inner.event]) {
-      case EventKind::kRuntime:
-        (is_sync(trace.name_of(inner.event)) ? use.sync : use.launch) += time;
-        break;
-      case EventKind::kOp:
-        use.operators += time;
-        break;
-      case EventKind::kPython:
-        use.python += time;
-        if (inner.saves) break;
-        if ((traits(name) & kSleeps) != 0) {
-          asleep.add(inner, name, time);
-        } else if ((traits(name) & kWaits) == 0) {
-          interpreter.add(inner, name, time);
-        }
-        break;
-      default:
-        use.nothing += time;
-    }
-  };
-  int64_t now = window.begin;
-  const auto advance = [&](int64_t to) {
-    while (!stack.empty() && stack.back().end <= to) {
-      if (stack.back().end > now) {
-        attribute(now, stack.back().end);
-        now = stack.back().end;
-      }
-      stack.pop_back();
-    }
-    if (to > now) {
-      attribute(now, to);
-      now = to;
-    }
-  };
-  for (const Frame& frame : frames) {
-    advance(std::min(frame.start, window.end));
-    stack.push_back(frame);
-    Frame& added = stack.back();
-    if (stack.size() > 1) {
-      added.line = stack[stack.size() - 2].line;
-      added.saves = stack[stack.size() - 2].saves;
-    }
-    const uint8_t t = traits(trace.name[frame.event]);
-    if ((t & kLine) != 0) added.line = trace.name[frame.event];
-    if ((t & kSaves) != 0) added.saves = true;
+
+  std::vector<Frame> frames_of(TrackId track) const;
+  uint8_t traits(StringId name);
+  void enter(Frame frame);
+  void advance(int64_t to);
+  void attribute(int64_t from, int64_t to);
+  void attribute_python(const Frame& frame, int64_t time);
+
+  const Trace& trace_;
+  const Window& window_;
+  const Intervals& times_;
+  std::vector<uint8_t> traits_;  // of names; 0: not looked at yet
+  std::vector<Frame> stack_;
+  int64_t now_ = 0;
+  HostUse use_;
+  Part all_, interpreter_, asleep_, saving_;
+};
+
+std::vector<Frame> HostSweep::frames_of(TrackId track) const {
+  std::vector<Frame> frames;
+  for (size_t i = 0; i < trace_.size(); ++i) {
+    const int64_t start = trace_.start[i], end = start + trace_.duration[i];
+    if (trace_.track[i] != track || !on_host(trace_.kind[i])) continue;
+    if (start >= window_.end || end <= window_.begin || end == start) continue;
+    frames.push_back({start, end, static_cast<EventId>(i)});
   }
-  advance(window.end);
-  use.slices = longest(all.slices, trace.strings);
-  use.lines = longest(all.lines, trace.strings);
-  use.interpreter = interpreter.take(trace.strings);
-  use.asleep = asleep.take(trace.strings);
-  use.saving = saving.take(trace.strings);
-  return use;
+  // Of slices that are alike to the nanosecond the outer one comes first in the trace.
+  std::sort(frames.begin(), frames.end(), [](const Frame& a, const Frame& b) {
+    if (a.start != b.start) return a.start < b.start;
+    return a.end != b.end ? a.end > b.end : a.event < b.event;
+  });
+  return frames;
+}
+
+uint8_t HostSweep::traits(StringId name) {
+  uint8_t& t = traits_[name];
+  if (t != 0) return t;
+  const std::string_view text = trace_.strings[name];
+  Where where;
+  t = kKnown;
+  if (user_line(text, where)) t |= kLine;
+  if (saves_checkpoint(text)) t |= kSaves;
+  if (sleeps(text)) t |= kSleeps;
+  if (waits(text)) t |= kWaits;
+  return t;
+}
+
+void HostSweep::attribute_python(const Frame& frame, int64_t time) {
+  use_.python += time;
+  if (frame.saves) return;
+  const StringId name = trace_.name[frame.event];
+  const uint8_t t = traits(name);
+  if ((t & kSleeps) != 0) {
+    asleep_.add(frame, name, time);
+  } else if ((t & kWaits) == 0) {
+    interpreter_.add(frame, name, time);
+  }
+}
+
+void HostSweep::attribute(int64_t from, int64_t to) {
+  const int64_t time = overlap(times_, std::max(from, window_.begin), std::min(to, window_.end));
+  if (time <= 0) return;
+  use_.time += time;
+  if (stack_.empty()) {
+    use_.nothing += time;
+    return;
+  }
+  const Frame& inner = stack_.back();
+  const StringId name = trace_.name[inner.event];
+  all_.add(inner, name, time);
+  if (inner.saves) saving_.add(inner, name, time);
+  switch (trace_.kind[inner.event]) {
+    case EventKind::kRuntime:
+      (is_sync(trace_.name_of(inner.event)) ? use_.sync : use_.launch) += time;
+      break;
+    case EventKind::kOp:
+      use_.operators += time;
+      break;
+    case EventKind::kPython:
+      attribute_python(inner, time);
+      break;
+    default:
+      use_.nothing += time;
+  }
+}
+
+void HostSweep::advance(int64_t to) {
+  while (!stack_.empty() && stack_.back().end <= to) {
+    const int64_t end = stack_.back().end;
+    if (end > now_) {
+      attribute(now_, end);
+      now_ = end;
+    }
+    stack_.pop_back();
+  }
+  if (to > now_) {
+    attribute(now_, to);
+    now_ = to;
+  }
+}
+
+void HostSweep::enter(Frame frame) {
+  if (!stack_.empty()) {
+    frame.line = stack_.back().line;
+    frame.saves = stack_.back().saves;
+  }
+  const StringId name = trace_.name[frame.event];
+  const uint8_t t = traits(name);
+  if ((t & kLine) != 0) frame.line = name;
+  if ((t & kSaves) != 0) frame.saves = true;
+  stack_.push_back(frame);
+}
+
+HostUse HostSweep::over(TrackId track) {
+  now_ = window_.begin;
+  for (const Frame& frame : frames_of(track)) {
+    advance(std::min(frame.start, window_.end));
+    enter(frame);
+  }
+  advance(window_.end);
+  const StringTable& strings = trace_.strings;
+  use_.slices = longest(all_.slices, strings);
+  use_.lines = longest(all_.lines, strings);
+  use_.interpreter = interpreter_.take(strings);
+  use_.asleep = asleep_.take(strings);
+  use_.saving = saving_.take(strings);
+  return use_;
+}
+
+}  // namespace
+
+HostUse host_use(const TraceIndex& index, TrackId track, const Window& window,
+                 const Intervals& times) {
+  if (track == kNoEvent || times.empty()) return {};
+  return HostSweep(index.trace(), window, times).over(track);
 }
 
 }  // namespace flatout::timeline
