@@ -319,6 +319,12 @@ std::string project_folder(const Run& run) {
   return {};
 }
 
+bool in_system(std::string_view file) {
+  return file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
+         file.starts_with("/lib") || contains(file, ".so") ||
+         ends(file, "flatout/marker.h");  // ours, wherever the job has it
+}
+
 }  // namespace
 
 Owner owner_of(std::string_view file, std::string_view project) {
@@ -337,49 +343,22 @@ Owner owner_of(std::string_view file, std::string_view project) {
   return in_stdlib(file) ? Owner::kLibrary : Owner::kUser;
 }
 
+/// What a frame adds to the stacks that it is in.
+struct StackIndex::FrameFacts {
+  Owner owner = Owner::kLibrary;
+  Traits traits = 0;
+  NativeCall call = NativeCall::kUnseen;
+  bool event_loop = false;
+  bool runs_graph = false;  // calls what TensorFlow compiled
+  bool mpi = false;
+};
+
 StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   if (known_.empty()) known_.resize(1);
   known_[0].done = true;
   awaited_ = setting_line(run, "asyncio.waits_at");
-  const std::string project = project_folder(run);
-  // What each frame adds is worked out once: there are far fewer frames than stacks.
-  struct FrameFacts {
-    Owner owner = Owner::kLibrary;
-    Traits traits = 0;
-    NativeCall call = NativeCall::kUnseen;
-    bool event_loop = false;
-    bool runs_graph = false;  // calls what TensorFlow compiled
-    bool mpi = false;
-  };
-  std::vector<FrameFacts> facts(run.frames.size());
-  bool python = false;
-  for (const model::Frame& f : run.frames) python |= is_python(f.kind) && f.function != 0;
-  for (size_t i = 1; i < run.frames.size(); ++i) {
-    const model::Frame& f = run.frames[i];
-    const std::string_view file = run.string(f.file), function = run.string(f.function);
-    if (is_python(f.kind)) {
-      facts[i] = {owner_of(file, project),
-                  static_cast<Traits>(
-                      python_traits(function, file, f.kind == FrameKind::kGenerator) | kHasPython)};
-      facts[i].event_loop =
-          function == "run_until_complete" && ends(file, "asyncio/base_events.py");
-      facts[i].runs_graph =
-          function == "__call__" && ends(file, "polymorphic_function/polymorphic_function.py");
-      continue;
-    }
-    // No traits, and a library's.
-    facts[i].mpi = is_mpi(function);
-    if (f.kind == FrameKind::kUnderPython) {
-      facts[i].call = call_of(function);
-      continue;
-    }
-    // Native lines are to blame only in native jobs: under Python the Python line is the user's.
-    const bool system = file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
-                        file.starts_with("/lib") || contains(file, ".so") ||
-                        ends(file, "flatout/marker.h");  // ours, wherever the job has it
-    facts[i].owner = system || python ? Owner::kLibrary : Owner::kUser;
-    facts[i].traits = native_traits(function);
-  }
+  // Worked out once: there are far fewer frames than stacks.
+  const std::vector<FrameFacts> facts = look_at_frames();
   for (const FrameFacts& f : facts) owners_.push_back(f.owner);
   std::vector<model::StackId> chain;
   for (model::StackId stack = 1; stack < run.stacks.size(); ++stack) {
@@ -391,42 +370,75 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
       at = run.stacks[at].parent;
     }
     Known above = at < known_.size() ? known_[at] : Known{};
-    for (size_t i = chain.size(); i-- > 0;) {
-      Known& node = known_[chain[i]];
-      const model::FrameId frame = run.stacks[chain[i]].frame;
-      const model::FrameId caller = run.stacks[run.stacks[chain[i]].parent].frame;
-      node = above;
-      node.done = true;
-      if (frame < facts.size()) {
-        // A forked process keeps the stack of the one that started it.
-        if ((facts[frame].traits & kInChild) != 0) node = Known{.done = true};
-        node.traits |= facts[frame].traits;
-        node.call = facts[frame].call;
-        node.futex = wait_in(run, frame, facts[frame].owner, above.futex);
-        if (node.futex == FutexWait::kUnseen) node.line = frame;
-        node.mpi |= facts[frame].mpi;
-        if (facts[frame].runs_graph) node.traits &= ~Traits{kInFit};
-        if (facts[frame].event_loop && node.user != 0) event_loops_.insert(node.user);
-        if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
-            is_collate_function(run, run.frames[caller], run.frames[frame]))
-          node.traits |= kInCollate;
-        const model::Frame& called = run.frames[frame];
-        if (is_python(called.kind) && is_forward(run, called)) {
-          node.traits &= ~Traits{kInHook};
-        } else if (facts[frame].owner != Owner::kLibrary && caller < run.frames.size() &&
-                   calls_module(run, run.frames[caller])) {
-          node.traits |= kInHook;
-        }
-        if (facts[frame].owner == Owner::kUser) node.user = frame;
-        if (facts[frame].owner == Owner::kPackage) node.package = frame;
-        if (facts[frame].owner != Owner::kLibrary &&
-            run.frames[frame].kind == FrameKind::kGenerator) {
-          node.generator = frame;
-        }
-      }
-      above = node;
-    }
+    for (size_t i = chain.size(); i-- > 0;)
+      above = known_[chain[i]] = below(above, chain[i], facts);
   }
+}
+
+std::vector<StackIndex::FrameFacts> StackIndex::look_at_frames() const {
+  const std::string project = project_folder(run_);
+  const bool python = std::ranges::any_of(
+      run_.frames, [](const model::Frame& f) { return is_python(f.kind) && f.function != 0; });
+  std::vector<FrameFacts> out(run_.frames.size());
+  for (size_t i = 1; i < run_.frames.size(); ++i) {
+    const model::Frame& f = run_.frames[i];
+    const std::string_view file = run_.string(f.file), function = run_.string(f.function);
+    FrameFacts& facts = out[i];
+    if (is_python(f.kind)) {
+      facts.owner = owner_of(file, project);
+      facts.traits =
+          python_traits(function, file, f.kind == FrameKind::kGenerator) | Traits{kHasPython};
+      facts.event_loop = function == "run_until_complete" && ends(file, "asyncio/base_events.py");
+      facts.runs_graph =
+          function == "__call__" && ends(file, "polymorphic_function/polymorphic_function.py");
+      continue;
+    }
+    facts.mpi = is_mpi(function);
+    if (f.kind == FrameKind::kUnderPython) {  // no traits, and a library's
+      facts.call = call_of(function);
+      continue;
+    }
+    // Native lines are to blame only in native jobs: under Python the Python line is the user's.
+    facts.owner = in_system(file) || python ? Owner::kLibrary : Owner::kUser;
+    facts.traits = native_traits(function);
+  }
+  return out;
+}
+
+/// A stack, of what is known of the one that it is called from.
+StackIndex::Known StackIndex::below(const Known& above, model::StackId stack,
+                                    const std::vector<FrameFacts>& all) {
+  const model::FrameId frame = run_.stacks[stack].frame;
+  Known node = above;
+  node.done = true;
+  if (frame >= all.size()) return node;
+  const FrameFacts& facts = all[frame];
+  const model::Frame& called = run_.frames[frame];
+  const model::FrameId caller_id = run_.stacks[run_.stacks[stack].parent].frame;
+  const model::Frame* caller = caller_id < run_.frames.size() ? &run_.frames[caller_id] : nullptr;
+  // A forked process keeps the stack of the one that started it.
+  if ((facts.traits & kInChild) != 0) node = Known{.done = true};
+  node.traits |= facts.traits;
+  node.call = facts.call;
+  node.futex = wait_in(run_, frame, facts.owner, above.futex);
+  if (node.futex == FutexWait::kUnseen) node.line = frame;
+  node.mpi |= facts.mpi;
+  if (facts.runs_graph) node.traits &= ~Traits{kInFit};
+  if (facts.event_loop && node.user != 0) event_loops_.insert(node.user);
+  const bool python = is_python(called.kind);
+  if (python && caller != nullptr && is_collate_function(run_, *caller, called)) {
+    node.traits |= kInCollate;
+  }
+  const bool own = facts.owner != Owner::kLibrary;
+  if (python && is_forward(run_, called)) {
+    node.traits &= ~Traits{kInHook};
+  } else if (own && caller != nullptr && calls_module(run_, *caller)) {
+    node.traits |= kInHook;
+  }
+  if (facts.owner == Owner::kUser) node.user = frame;
+  if (facts.owner == Owner::kPackage) node.package = frame;
+  if (own && called.kind == FrameKind::kGenerator) node.generator = frame;
+  return node;
 }
 
 model::Where StackIndex::where(model::FrameId frame) const {

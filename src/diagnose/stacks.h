@@ -107,6 +107,9 @@ class StackIndex {
     bool mpi = false;
     bool done = false;
   };
+  struct FrameFacts;
+  std::vector<FrameFacts> look_at_frames() const;
+  Known below(const Known& above, model::StackId stack, const std::vector<FrameFacts>& all);
   const Known& at(model::StackId stack) const { return known_[stack < known_.size() ? stack : 0]; }
 
   const model::Run& run_;

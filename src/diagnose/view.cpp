@@ -445,19 +445,7 @@ void RunView::sum_readings() {
         (writing.count(cell.user) > 0 || only_writes[run_.threads[r.thread].process])) {
       cell.act = Act::kWrite;
     }
-    switch (stacks_.native_call(r.stack)) {
-      case NativeCall::kUnseen:
-        break;
-      case NativeCall::kLookup:
-        ++native_calls_[cell.user].lookups;
-        break;
-      case NativeCall::kOther:
-        ++native_calls_[cell.user].others;
-        break;
-      case NativeCall::kUnclear:
-        ++native_calls_[cell.user].unclear;
-        break;
-    }
+    count_native_call(cell.user, stacks_.native_call(r.stack));
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
     if (cell.role == Role::kTrainer) {
@@ -475,28 +463,48 @@ void RunView::sum_readings() {
   wanting.end_tick();
   if (trained > 0) scale_ = seconds() / trained;
   in_generators_ = generators.share();
+  find_delays(pool_queue);
+}
+
+/// A reading of native code under the line.
+void RunView::count_native_call(model::FrameId line, NativeCall call) {
+  if (call == NativeCall::kUnseen) return;
+  NativeCalls& calls = native_calls_[line];
+  switch (call) {
+    case NativeCall::kLookup:
+      ++calls.lookups;
+      break;
+    case NativeCall::kOther:
+      ++calls.others;
+      break;
+    default:
+      ++calls.unclear;
+  }
+}
+
+/// Waits for cores; the kernel's own account is finer than readings where it can be had.
+/// pool_queue: seconds of readings, by thread.
+void RunView::find_delays(const std::unordered_map<ThreadId, double>& pool_queue) {
   const auto queued = [](const Cell& c) { return c.act == Act::kRunQueue; };
   trainer_delay_ = per_step(Role::kTrainer, queued);
   trainer_delay_in_wait_ = trainer_in(Part::kInputWait, queued);
-  // The kernel's own account is finer than readings where it can be had.
   const double unit = units();
+  if (unit <= 0) return;
   std::optional<double> delayed;
   for (ThreadId t = 0; t < run_.threads.size(); ++t) {
     if (t != trainer_ && run_.threads[t].continues != trainer_) continue;
     const auto ns = increase(thread(SignalId::kThreadRunDelay, t));
     if (ns) delayed = delayed.value_or(0) + *ns;
   }
-  if (delayed && unit > 0) {
+  if (delayed) {
     const double share = trainer_delay_ > 0 ? trainer_delay_in_wait_ / trainer_delay_ : 0;
     trainer_delay_ = *delayed * 1e-9 / unit;
     trainer_delay_in_wait_ = trainer_delay_ * share;
   }
   for (ThreadId t = 0; t < roles_.size(); ++t) {
-    if (roles_[t] != Role::kPool || unit <= 0) continue;
-    double delay = 0;
-    if (const auto it = pool_queue.find(t); it != pool_queue.end()) {
-      delay = it->second * scale_ / unit;
-    }
+    if (roles_[t] != Role::kPool) continue;
+    const auto read = pool_queue.find(t);
+    double delay = read != pool_queue.end() ? read->second * scale_ / unit : 0;
     if (const auto ns = increase(thread(SignalId::kThreadRunDelay, t)); ns) {
       delay = *ns * 1e-9 / unit;
     }

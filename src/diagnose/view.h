@@ -194,6 +194,8 @@ class RunView {
   std::unordered_set<model::FrameId> writing_lines() const;
   std::vector<bool> processes_that_only_write() const;
   void sum_readings();
+  void count_native_call(model::FrameId line, NativeCall call);
+  void find_delays(const std::unordered_map<model::ThreadId, double>& pool_queue);
   model::Part rest_part() const;
   double cores_of(const std::function<bool(model::ProcessId)>& which) const;
   void find_cpu();
