@@ -101,6 +101,8 @@ void detect_lock(const RunView& view, Findings& findings);
 /// Backward passes that go again through what earlier ones of the same step went through.
 void detect_retained(const RunView& view, Findings& findings);
 void detect_allocator(const RunView& view, Findings& findings);
+/// What the job ends by soon.
+void detect_growth(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);
 void detect_stalls(const RunView& view, Findings& findings);
 void detect_device(const RunView& view, Findings& findings);
