@@ -17,11 +17,6 @@ using model::SignalId;
 
 namespace {
 
-constexpr double kUnpickle = 2.0;  // times what pickling took: more than that is no unpickling
-// In the queue of producers that idle: in any way, and with batches that have come.
-constexpr double kMostOfStep = 0.3, kMuchOfStep = 0.2;
-constexpr double kHandles = 0.25;  // of that time on a core, from which passing on is work
-constexpr double kPasses = 0.5;    // the same, with what those who send take meanwhile
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
@@ -52,22 +47,10 @@ constexpr double kMuchKernel = 0.4;
 // Time on a core that opening and reading a small file takes at most.
 constexpr double kFileSeconds = 0.5e-3;
 constexpr double kQueueReads = 8;             // of a loader's queues, for a batch; at most
-constexpr int64_t kManyBatches = 4;           // of one sample for a step: too little at a time
 constexpr double kHugeFaultSeconds = 0.5e-3;  // to clear a huge page
 
 int enough_workers(const RunView& view) {
   return std::max(2, static_cast<int>(std::lround(view.cpu().usable)));
-}
-
-/// Whether there are fewer than could work side by side. Threads that need the interpreter's lock
-/// could not.
-bool few_workers(const RunView& view, const BatchTimes& times) {
-  const LoaderView& loader = view.loader();
-  if (loader.kind == LoaderKind::kSerial) return true;
-  if (loader.workers >= enough_workers(view)) return false;
-  return loader.kind == LoaderKind::kProcesses ||
-         (loader.kind == LoaderKind::kThreads &&
-          times[Act::kPython] + times[Act::kGil] < kLittlePython * times.cpu());
 }
 
 /// What producers wait, per batch, for cores that others of their kind have: they would not wait if
@@ -147,15 +130,6 @@ double started_per_sample(const RunView& view) {
   return forks && samples > 0 ? *forks / samples : 0;
 }
 
-/// CPU time per batch among a part of the producers' time: a part of all that they use.
-double cpu_among(const RunView& view, const BatchTimes& times, double seconds) {
-  const LoaderView& loader = view.loader();
-  if (loader.batches == 0 || times.total <= 0) return seconds;
-  const double per_batch =
-      view.cpu().producers * view.seconds() / static_cast<double>(loader.batches);
-  return std::min(seconds, seconds / times.total * per_batch);
-}
-
 /// Time on a core that another cause explains better.
 void take_cpu(InputCause& cause, double seconds) {
   cause.weight = std::max(0.0, cause.weight - seconds);
@@ -194,7 +168,6 @@ class Causes {
   void add_interpreter();
   void add_lock();
   void add_turns();
-  void add_passing();
   std::vector<InputCause> take() { return std::move(out_); }
 
  private:
@@ -433,111 +406,27 @@ void Causes::add_turns() {
                   }});
 }
 
-void Causes::add_passing() {
-  const RunView& view = view_;
-  // Taking a batch out of the queue is passing it, too: the training thread unpickles it, and frees
-  // the objects of the one before at the same line.
-  const auto takes = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.part == Part::kInputWait && on_cpu(c.act);
-  };
-  const auto from_queue = [=](const Cell& c) { return takes(c) && (c.traits & kInQueue) != 0; };
-  const auto hot = view.profile().hottest(from_queue, view.run());
-  const auto unpickles = [=, line = hot ? hot->frame : 0](const Cell& c) {
-    return from_queue(c) || (takes(c) && line != 0 && c.user == line);
-  };
-  double handling =
-      loader_.kind == LoaderKind::kProcesses ? view.per_step(Role::kTrainer, unpickles) : 0;
-  // Producers that idle while the step waits in their queue for most of its time: what lies between
-  // them, hundreds of descriptors for as many little tensors, holds both up.
-  const double in_queue = view.per_step(Role::kTrainer, [](const Cell& c) {
-    return c.part == Part::kInputWait && (c.traits & kInQueue) != 0 && c.act != Act::kRunQueue;
-  }) * (1 - std::min(1.0, view.cpu().others / std::max(view.cpu().usable, 1e-9)));
-  // A pipe holds little: who sends much waits for the training thread to take it, and the other way
-  // round.
-  const double sending = view.per_step(Role::kProducer, [](const Cell& c) {
-    return c.part == Part::kInputWait && (c.traits & kInQueue) != 0 && on_cpu(c.act);
-  });
-  const bool has_come = taken_over(view) > kPasses * in_queue;
-  const bool passes =
-      has_come || handling > kHandles * in_queue || handling + sending > kPasses * in_queue;
-  const bool between = loader_.kind == LoaderKind::kProcesses && loader_.busy < kProducersBusy &&
-                       in_queue > (has_come ? kMuchOfStep : kMostOfStep) * view.steps().mean &&
-                       passes;
-  // Few readings may say more, but it takes about as long as pickling, which is measured.
-  if (times_.handover > 0 && !between) handling = std::min(handling, kUnpickle * times_.handover);
-  const bool taking = between || handling + times_.handover > times_.collate;
-  // Whatever makes a batch, it is handed over.
-  const double passing = times_.collate + (taking ? times_.handover : 0);
-  if (passing + handling <= 0 && !has_come) return;
-  const auto collates = [&view](const Cell& c) {
-    return makes_batches(view, c) && !makes_samples(view, c);
-  };
-  // Who puts so much into a batch is to blame, where that is code of the user's.
-  const bool at_loop = taking && !(between && view.where(collates));
-  // Threads of the training process that only pass batches on take cores and the lock from it.
-  const double beside = view.per_step(Role::kHelper, [](const Cell& c) {
-    return !c.aside && (c.traits & kInQueue) != 0 && on_cpu(c.act);
-  });
-  Relief relief{.fetch = passing,
-                .fetch_cpu = cpu_among(view, times_, passing),
-                .trainer = gil_for_passing(view),
-                .trainer_cpu = (taking ? handling : 0) + beside,
-                .handling = taking ? handling : 0,
-                .uneven = between ? in_queue - handling : 0};
-  if (between) {
-    // What both sides take on a core for it goes with it, in whichever thread. Most of that is too
-    // short for readings: they say what else is done.
-    const auto works = [](const Cell& c) { return on_cpu(c.act); };
-    const double samples = view.per_step(Role::kProducerPool, works) +
-                           view.per_step(Role::kProducer, [&](const Cell& c) {
-                             return works(c) && makes_samples(view, c);
-                           });
-    const double trains =
-        view.per_step(Role::kPool, works) +
-        view.per_step(Role::kTrainer, [&](const Cell& c) { return works(c) && !unpickles(c); }) +
-        view.per_step(Role::kHelper, [&](const Cell& c) {
-          return works(c) && !c.aside && (c.traits & kInQueue) == 0;
-        });
-    const double step = view.steps().mean, producers = view.cpu().producers;
-    relief.fetch_cpu = std::max(0.0, producers * step - samples) / batches_per_step(view);
-    relief.trainer_cpu = std::max(0.0, (view.cpu().job - producers) * step - trains);
-  }
-  out_.push_back({"input.collate", "Putting batches together and passing them on bounds the loader",
-                  relief, between ? std::max(in_queue, times_.total) : passing + handling,
-                  [at_loop, unpickles, collates](const Cell& c) {
-                    return at_loop ? unpickles(c) : collates(c);
-                  }});
-}
-
-/// Whether a finding's line is in a function of the user's that PyTorch's loader calls (a
-/// collate_fn that augments).
-bool called_by_loader(const RunView& view, const Finding& f) {
-  const model::Run& run = view.run();
-  for (model::StackId stack = 1; stack < run.stacks.size(); ++stack) {
-    const model::FrameId user = view.stacks().user_frame(stack);
-    if (user == 0 || !same_line(f.where, view.stacks().where(user))) continue;
-    bool below = false;  // the user's line was passed: what follows has called it
-    for (model::StackId at = stack; at != 0; at = run.stacks[at].parent) {
-      const model::FrameId frame = run.stacks[at].frame;
-      if (below && contains(run.string(run.frames[frame].file), "/torch/utils/data/")) return true;
-      below = below || frame == user;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
-double taken_over(const RunView& view) {
-  return view.per_step(Role::kTrainer, [](const Cell& c) {
-    return c.part == Part::kInputWait && (c.traits & kTakesOver) != 0 && c.act != Act::kRunQueue;
-  });
+bool few_workers(const RunView& view, const BatchTimes& times) {
+  const LoaderView& loader = view.loader();
+  if (loader.kind == LoaderKind::kSerial) return true;
+  if (loader.workers >= enough_workers(view)) return false;
+  return loader.kind == LoaderKind::kProcesses ||
+         (loader.kind == LoaderKind::kThreads &&
+          times[Act::kPython] + times[Act::kGil] < kLittlePython * times.cpu());
 }
 
-double batches_per_step(const RunView& view) {
-  const double batches = static_cast<double>(view.loader().batches);
-  const double steps = static_cast<double>(view.steps().count);
-  return batches > 0 && steps > 0 ? batches / steps : 1;
+bool has_idle_cores(const RunView& view) {
+  return view.cpu().idle_known && view.cpu().idle > kIdle * view.cpu().usable;
+}
+
+double cpu_among(const RunView& view, const BatchTimes& times, double seconds) {
+  const LoaderView& loader = view.loader();
+  if (loader.batches == 0 || times.total <= 0) return seconds;
+  const double per_batch =
+      view.cpu().producers * view.seconds() / static_cast<double>(loader.batches);
+  return std::min(seconds, seconds / times.total * per_batch);
 }
 
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
@@ -550,93 +439,9 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
   causes.add_interpreter();
   causes.add_lock();
   causes.add_turns();
-  causes.add_passing();
-  return causes.take();
-}
-
-void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times, bool in_turns) {
-  const bool tensors = view.loader().kind == LoaderKind::kSerial &&
-                       view.run().fact("loader.dataset_class") == "TensorDataset" &&
-                       !called_by_loader(view, f);
-  const bool decodes = f.id == "input.decode_cpu";
-  if (tensors && (decodes || f.id == "input.too_few_workers")) {
-    remedy(f, "by_batch",
-           "Index the tensors once for a batch: DataLoader(data, batch_size=None, "
-           "sampler=BatchSampler(RandomSampler(data), n, False)), or data[rows] in the loop.");
-  }
-  if (tensors && decodes) {
-    f.title = "Samples are taken out of tensors one by one";
-  } else if (decodes) {
-    remedy(f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
-    if (few_workers(view, times) && view.cpu().idle_known &&
-        view.cpu().idle > kIdle * view.cpu().usable) {
-      remedy(f, "num_workers", "Give the loader more workers: cores idle.");
-    }
-    remedy(f, "preprocess",
-           "Do it once, beforehand: store pictures decoded and resized, texts and tables parsed.");
-  } else if (f.id == "input.feed_dict") {
-    remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
-  } else if (f.id == "input.too_few_workers" && in_turns) {
-    remedy(f, "prefetch",
-           "Begin the next batch while the step computes: a queue of two that is not waited for, "
-           "or the next request before the step (prefetch).");
-  } else if (f.id == "input.too_few_workers") {
-    remedy(f, "num_workers",
-           view.loader().kind == LoaderKind::kThreads
-               ? "Make batches in more threads: the cores and the data source can serve more."
-           : view.loader().kind != LoaderKind::kSerial
-               ? "Raise num_workers, the cores and the data source can serve more."
-           : times.mostly_in_loop()
-               ? "Move what this line does into the dataset and give the DataLoader workers of its "
-                 "own (num_workers above 0)."
-               : "Give the DataLoader workers of its own (num_workers above 0).");
-    remedy(f, "prefetch_factor", "Raise prefetch_factor where batches take uneven time.");
-  } else if (f.id == "input.small_files") {
-    remedy(f, "shards", "Pack the files into shards (tar or records) that are read in one piece.");
-    remedy(f, "index",
-           "List and look up files once, before the training, and keep what was found.");
-  } else if (f.id == "input.random_seek") {
-    remedy(f, "shards", "Read shards in sequence and shuffle in a buffer; index archives once.");
-  } else if (f.id == "input.disk") {
-    remedy(f, "cache_warm", "Read the data into the page cache first, or onto a faster disk.");
-    remedy(f, "shards", "Read larger pieces ahead.");
-  } else if (f.id == "input.disk_throttled") {
-    remedy(f, "io_limit", "Raise the limit, or store the data in a smaller format.");
-  } else if (f.id == "input.cold_cache") {
-    remedy(f, "memory", "Give the job memory for its data, or make the data smaller.");
-  } else if (f.id == "input.collate") {
-    const LoaderView& loader = view.loader();
-    if (loader.measured && loader.batch_samples <= 1 &&
-        loader.batches > kManyBatches * view.steps().count) {
-      remedy(f, "batch_in_workers",
-             "Let the workers put the samples of a step together (batch_size, or in the data set): "
-             "each hand-over costs the same, however little it passes on.");
-    }
-    if (taken_over(view) / batches_per_step(view) > times.total) {
-      remedy(
-          f, "in_the_loop",
-          "Make larger batches, or make them in the loop itself (num_workers=0): that takes less "
-          "than to take one over from a worker.");
-    }
-    remedy(f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
-    remedy(f, "preprocess",
-           "What the collate function works out itself (tokenizing, parsing) belongs into the "
-           "samples: once, beforehand, or in workers.");
-  } else if (f.id == "input.gil") {
-    unlock(view, f, "Load in processes, or decode in code that releases the GIL.");
-  } else if (f.id == "input.lock") {
-    remedy(f, "own_state",
-           "Give each thread or worker what the lock protects (decoder, file handle, random "
-           "generator) for itself.");
-    remedy(f, "shorter_lock",
-           "Hold the lock only while what is shared is used, not while decoding.");
-  } else if (f.id == "stall.idle_wait") {
-    remedy(f, "event", "Wait for an event instead of sleeping.");
-  } else if (f.id == "cpu.process_churn") {
-    remedy(f, "pool", "Call in process, or keep a pool of processes.");
-  } else if (f.id == "cpu.gc") {
-    remedy(f, "gc_freeze", "Call gc.freeze() after start-up or raise the thresholds.");
-  }
+  std::vector<InputCause> all = causes.take();
+  if (auto passing = passing_cause(view, times)) all.push_back(std::move(*passing));
+  return all;
 }
 
 }  // namespace flatout::diagnose

@@ -2,6 +2,7 @@
 // without it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,15 @@ struct InputCause {
 /// Every cause that explains some of a batch's time, in no order.
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
                                      const WhatIf& whatif);
+/// The cause that lies in handing batches over; nullopt where that takes nothing.
+std::optional<InputCause> passing_cause(const RunView& view, const BatchTimes& times);
+/// CPU time per batch among a part of the producers' time: a part of all that they use.
+double cpu_among(const RunView& view, const BatchTimes& times, double seconds);
+/// Whether there are fewer than could work side by side. Threads that need the interpreter's lock
+/// could not.
+bool few_workers(const RunView& view, const BatchTimes& times);
+/// Whether cores idle on which more workers would find room.
+bool has_idle_cores(const RunView& view);
 /// Seconds per step that the training thread takes over the memory of batches that have come: they
 /// were made in time, and their descriptors are asked for one by one.
 double taken_over(const RunView& view);
