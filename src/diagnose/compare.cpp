@@ -13,6 +13,7 @@
 #include "diagnose/compare_machine.h"
 #include "diagnose/compare_steps.h"
 #include "diagnose/diagnose.h"
+#include "diagnose/environment.h"
 #include "diagnose/fact_kinds.h"
 
 namespace flatout::diagnose {
@@ -189,6 +190,17 @@ double fit_shares(List& list, double difference) {
   return difference;
 }
 
+void give_reason(Comparison& c, const Change& change) {
+  const auto kind = fact_kind(change.what);
+  PartChange* part = kind ? part_for(c, kind->bears_on) : nullptr;
+  if (part == nullptr) return;
+  const auto shown = [](const std::string& value) { return value.empty() ? "none" : value; };
+  part->reasons.push_back(
+      {false, change.what,
+       fmt::format("{}: {} instead of {}", change.text, shown(change.after), shown(change.before)),
+       change.share_ms});
+}
+
 /// Puts findings and changes beside the parts that they bear on: what was found and what was
 /// measured before what merely differs.
 void give_reasons(Comparison& c) {
@@ -213,14 +225,15 @@ void give_reasons(Comparison& c) {
                      });
     fit_shares(part.reasons, difference);
   }
-  for (const Change& change : c.changes) {
-    const auto kind = fact_kind(change.what);
-    PartChange* part = kind ? part_for(c, kind->bears_on) : nullptr;
-    if (part == nullptr) continue;
-    const std::string text = fmt::format("{}: {} instead of {}", change.text,
-                                         change.after.empty() ? "none" : change.after,
-                                         change.before.empty() ? "none" : change.before);
-    part->reasons.push_back({false, change.what, text, change.share_ms});
+  // A variable that is there to slow jobs down is not to stand behind what merely differs.
+  const auto is_known = [](const Change& change) {
+    return slows_by_purpose(change.what, change.before) !=
+           slows_by_purpose(change.what, change.after);
+  };
+  for (const bool known : {true, false}) {
+    for (const Change& change : c.changes) {
+      if (is_known(change) == known) give_reason(c, change);
+    }
   }
 }
 

@@ -62,6 +62,22 @@ TEST(Compare, ANeighbourExplainsTheDifferenceByTheWaitsForCores) {
   EXPECT_EQ(find(c, "run.begin_unix_ns"), nullptr);
 }
 
+TEST(Compare, AVariableThatIsThereToSlowJobsDownStandsBeforeWhatMerelyDiffers) {
+  model::Run before = trained(0, 0), now = trained(8, 0.9);
+  before.info["env.OMP_NUM_THREADS"] = now.info["env.OMP_NUM_THREADS"] = "2";
+  now.info["env.ATEN_CPU_CAPABILITY"] = "default";
+  now.info["env.LD_PRELOAD"] = "/opt/lib/libother.so";
+  const Comparison c = compare(before, now);
+  const auto& reasons = c.parts.front().reasons;
+  ASSERT_GT(reasons.size(), 2u);
+  const auto at = [&](std::string_view what) {
+    return std::ranges::find(reasons, what, &model::Reason::what) - reasons.begin();
+  };
+  EXPECT_EQ(at("cpu.noisy_neighbour"), 0);
+  EXPECT_EQ(at("env.ATEN_CPU_CAPABILITY"), 1);
+  EXPECT_LT(at("others.cpu_cores"), at("env.LD_PRELOAD"));
+}
+
 TEST(Compare, WhatExplainsLittleOfAPartIsNotNamedAsItsReason) {
   const Comparison all = compare(trained(0, 0), trained(8, 0.9));
   const Comparison little = compare(trained(0, 0), trained(8, 0.9, 50));

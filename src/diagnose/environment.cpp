@@ -60,6 +60,13 @@ bool slows(std::string_view values, std::string_view value) {
 
 }  // namespace
 
+bool slows_by_purpose(std::string_view fact, std::string_view value) {
+  constexpr std::string_view kPrefix = "env.";
+  if (!fact.starts_with(kPrefix)) return false;
+  const auto row = std::ranges::find(kRows, fact.substr(kPrefix.size()), &Row::name);
+  return row != kRows.end() && slows(row->values, value);
+}
+
 std::string environment_remark(const model::Run& run) {
   std::string out;
   for (const Row& row : kRows) {
