@@ -16,9 +16,8 @@ using model::Step;
 namespace {
 
 constexpr size_t kManyCompiles = 3;  // steps after the warm-up
-// Of the steps, from which none goes without it where it takes few readings: it is not seen in
-// each.
-constexpr double kNearlyAll = 0.9;
+// Of the steps in which it was seen, those that are short by chance.
+constexpr double kShortOnes = 0.05;
 
 bool compiles(const Cell& c) { return c.role == Role::kTrainer && (c.traits & kInCompile) != 0; }
 
@@ -37,29 +36,39 @@ std::vector<const Step*> compiling_steps(const RunView& view) {
   return found;
 }
 
-/// What steps that compile take longer than the usual other one, per step of all. What was compiled
-/// is slow when it first runs, too: it is optimised, tuned and given its memory then.
-double longer_for_it(const RunView& view, const std::vector<const Step*>& compiling) {
-  std::vector<double> with, others;
+/// Steady steps by whether they compile, as far as can be told: few readings miss it in many, and
+/// what is as long as those in which it was seen compiles, too.
+struct Compiling {
+  std::vector<const Step*> seen;
+  std::vector<double> with, others;  // seconds outside of waits for input
+  bool each = false;                 // step compiles: what others there are is chance
+  /// What they take longer than the usual other one, seconds of all. What was compiled is slow when
+  /// it first runs, too: it is optimised, tuned and given its memory then.
+  double longer() const {
+    if (others.empty()) return 0;
+    const double usual = median(others);
+    double sum = 0;
+    for (const double length : with) sum += std::max(length - usual, 0.0);
+    return sum;
+  }
+};
+
+Compiling look_at_steps(const RunView& view) {
+  Compiling out;
+  out.seen = compiling_steps(view);
+  std::vector<double> unseen;
   size_t next = 0;
   for (const Step* step : view.steps().steady) {
-    const bool one = next < compiling.size() && compiling[next] == step;
-    if (one) ++next;
-    (one ? with : others).push_back(to_s(step->length() - step->part(model::Part::kInputWait)));
+    const bool seen = next < out.seen.size() && out.seen[next] == step;
+    if (seen) ++next;
+    const double length = to_s(step->length() - step->part(model::Part::kInputWait));
+    (seen ? out.with : unseen).push_back(length);
   }
-  if (others.empty()) return 0;
-  const double usual = median(others);
-  double longer = 0;
-  for (const double length : with) longer += std::max(length - usual, 0.0);
-  return longer / static_cast<double>(view.steps().count);
-}
-
-/// Whether no step goes without it: the few in which it was not seen were too short to be sure of.
-bool in_each_step(const RunView& view, size_t compiling, int64_t readings) {
-  const size_t all = view.steps().steady.size();
-  const bool sure = readings >= kFewReadings * static_cast<int64_t>(compiling);
-  return compiling == all ||
-         (!sure && static_cast<double>(compiling) >= kNearlyAll * static_cast<double>(all));
+  const double least = out.with.empty() ? 0 : quantile(out.with, kShortOnes);
+  for (const double length : unseen) (length < least ? out.others : out.with).push_back(length);
+  const auto others = static_cast<double>(out.others.size());
+  out.each = others <= 2 * kShortOnes * static_cast<double>(unseen.size());
+  return out;
 }
 
 /// Whether most of it is what calls set up that are made for each batch, and told already.
@@ -89,11 +98,12 @@ void detect_compiling(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;
   const int64_t readings = view.readings(compiles);
   if (readings < kFewReadings) return;
-  const auto steps = compiling_steps(view);
-  if (steps.size() < kManyCompiles || told_as_calls(view, findings)) return;
+  const Compiling steps = look_at_steps(view);
+  if (steps.seen.size() < kManyCompiles || told_as_calls(view, findings)) return;
   const double itself = view.per_step(Role::kTrainer, compiles);
-  double cost = std::max(itself, longer_for_it(view, steps));
-  if (in_each_step(view, steps.size(), readings)) cost = std::max(cost, calls_that_compile(view));
+  const auto all = static_cast<double>(view.steps().count);
+  double cost = std::max(itself, steps.longer() / all);
+  if (steps.each) cost = std::max(cost, calls_that_compile(view));
   Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
                             0.85, cost);
   if (f == nullptr) return;
@@ -102,14 +112,14 @@ void detect_compiling(const RunView& view, Findings& findings) {
   f->where = view.where(compiles);
   evidence(*f, fmt::format("compiling takes {} a step", ms(itself)), itself * 1e3, "ms", "stacks",
            readings);
-  const auto n = static_cast<double>(steps.size());
+  const auto n = static_cast<double>(steps.with.size());
   evidence(*f,
-           fmt::format("{} of {} steps compile, the last of them step {}", steps.size(),
-                       view.steps().steady.size(), steps.back()->index),
+           fmt::format("{} of {} steps compile, the last of them step {}", steps.with.size(),
+                       view.steps().steady.size(), steps.seen.back()->index),
            n, "steps", "stacks", readings);
-  const double each = cost * static_cast<double>(view.steps().count) / n;
+  const double each = cost * all / n;
   evidence(*f, fmt::format("each of them takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
-           static_cast<int64_t>(steps.size()));
+           static_cast<int64_t>(steps.with.size()));
   compile_once(*f);
 }
 

@@ -102,6 +102,27 @@ TEST(Compiling, TheFewStepsThatDoNotCompileTellWhatWouldBeLeft) {
   EXPECT_NEAR(*f.gain, (92 * 240.0 + 5 * 20) / (97 * 20), 0.1);
 }
 
+// Readings are too few to be in each step: those that were missed are as long as the others.
+TEST(Compiling, StepsInWhichItWasMissedCompileAsWell) {
+  for (const bool all : {true, false}) {
+    RunBuilder b;
+    int reading = 0;
+    for (int i = 0; i < 200; ++i) {
+      const bool again = all || i % 20 != 9;
+      const bool seen = again && reading++ % 3 != 0;
+      b.step({{Part::kForward, again ? 30.0 : 0, seen ? kTrace : kRun},
+              {Part::kForward, again ? 10.0 : 2, kRun}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    b.run().info["tensorflow.version"] = "2.21.0";
+    const Diagnosis d = diagnose(b.build());
+    const Finding& f = d.findings.front();
+    ASSERT_TRUE(is_compiling(f)) << d.headline;
+    EXPECT_GT(*f.gain, all ? 20 : 10) << d.headline;
+  }
+}
+
 TEST(Compiling, SourceThatALibraryGeneratedIsNoLineOfTheUsers) {
   RunBuilder b;
   retrace(b, 100, 80);
