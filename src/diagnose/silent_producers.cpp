@@ -29,24 +29,6 @@ constexpr double kShortLife = 0.3;
 // Steps whose ends a process sees if it is part of a loader.
 constexpr ptrdiff_t kFewSteps = 4;
 
-struct Life {
-  TimePoint first, last;
-};
-
-/// The most that were alive at a time. One that ends at the moment of another's start does not work
-/// beside it.
-int side_by_side(const std::vector<Life>& lives) {
-  std::vector<std::pair<TimePoint, int>> edges;
-  for (const Life& life : lives) {
-    edges.emplace_back(life.first, 1);
-    edges.emplace_back(life.last, -1);
-  }
-  std::sort(edges.begin(), edges.end());
-  int alive = 0, most = 0;
-  for (const auto& [at, change] : edges) most = std::max(most, alive += change);
-  return most;
-}
-
 }  // namespace
 
 /// Threads that worked while the training thread waited for input, where nothing told who makes the
@@ -76,7 +58,7 @@ class RunView::SilentProducers {
   void take();
 
  private:
-  struct Activity : Life {
+  struct Activity : Window {
     double in_wait = 0, all = 0, seen = 0, passing = 0;
   };
   // Processes that replace each other share what one of them would have done; those that live for
@@ -86,7 +68,7 @@ class RunView::SilentProducers {
   void look_at_readings();
   void sum_up_broods();
   std::optional<Brood> brood_of(ThreadId thread) const;
-  bool outlives_steps(const Life& life) const;
+  bool outlives_steps(const Window& life) const;
   bool makes_batches(ThreadId thread, const Activity& a) const;
 
   RunView& view_;
@@ -104,8 +86,8 @@ void RunView::SilentProducers::look_at_readings() {
     if (r.at >= end_) break;
     const auto [known, fresh] = threads_.try_emplace(r.thread);
     Activity& a = known->second;
-    if (fresh) a.first = r.at;
-    a.last = r.at;
+    if (fresh) a.begin = r.at;
+    a.end = r.at;
     if (r.at < begin_) continue;
     const bool waiting = parts.at(r.at) == Part::kInputWait;
     const Traits traits = view_.traits(r);
@@ -134,12 +116,12 @@ std::optional<RunView::SilentProducers::Brood> RunView::SilentProducers::brood_o
 }
 
 /// Not by its time: where starts are what is waited for, a step on average is longer than most.
-bool RunView::SilentProducers::outlives_steps(const Life& life) const {
+bool RunView::SilentProducers::outlives_steps(const Window& life) const {
   const auto by_end = [](TimePoint at, const model::Step* s) { return at < s->end; };
   const auto& steady = view_.steps_.steady;
-  if (steady.empty()) return life.last - life.first >= std::chrono::seconds(kFewSteps);
-  return std::upper_bound(steady.begin(), steady.end(), life.last, by_end) -
-             std::upper_bound(steady.begin(), steady.end(), life.first, by_end) >=
+  if (steady.empty()) return life.end - life.begin >= std::chrono::seconds(kFewSteps);
+  return std::upper_bound(steady.begin(), steady.end(), life.end, by_end) -
+             std::upper_bound(steady.begin(), steady.end(), life.begin, by_end) >=
          kFewSteps;
 }
 
@@ -154,7 +136,7 @@ bool RunView::SilentProducers::makes_batches(ThreadId thread, const Activity& a)
   if (a.in_wait < kSomeWait * waited_) {
     // One of a short life may have no reading in a wait.
     const auto brood = brood_of(thread);
-    const double part = to_s(a.last - a.first) / to_s(end_ - begin_);
+    const double part = to_s(a.end - a.begin) / to_s(end_ - begin_);
     const bool one_of_many = brood && of_brood_.contains(*brood) &&
                              of_brood_.at(*brood) > kSomeWait * waited_ && outlives_steps(a) &&
                              (part < kShortLife || a.in_wait > kSomeWait * waited_ * part);
@@ -166,8 +148,8 @@ bool RunView::SilentProducers::makes_batches(ThreadId thread, const Activity& a)
 void RunView::SilentProducers::take() {
   LoaderView& loader = view_.loader_;
   double work = 0, busy = 0;
-  std::vector<Life> lives;
-  std::unordered_map<model::ProcessId, Life> processes;
+  std::vector<Window> lives;
+  std::unordered_map<model::ProcessId, Window> processes;
   for (const auto& [thread, a] : threads_) {
     if (!makes_batches(thread, a)) continue;
     view_.roles_[thread] = Role::kProducer;
@@ -182,8 +164,8 @@ void RunView::SilentProducers::take() {
     loader.kind = LoaderKind::kProcesses;
     if (p >= view_.producer_process_.size()) continue;
     view_.producer_process_[p] = true;
-    Life& whole = processes.try_emplace(p, a).first->second;
-    whole = {std::min(whole.first, a.first), std::max(whole.last, a.last)};
+    Window& whole = processes.try_emplace(p, a).first->second;
+    whole = {std::min(whole.begin, a.begin), std::max(whole.end, a.end)};
   }
   if (lives.empty()) return;
   loader.workers = std::max(loader.workers, side_by_side(lives));
@@ -193,7 +175,7 @@ void RunView::SilentProducers::take() {
   lives.clear();
   for (const auto& [process, life] : processes) {
     lives.push_back(life);
-    loader.born.push_back(life.first);
+    loader.born.push_back(life.begin);
   }
   loader.processes = side_by_side(lives);
   std::sort(loader.born.begin(), loader.born.end());

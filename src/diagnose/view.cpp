@@ -180,6 +180,18 @@ bool RunView::fetches_in_loop() const {
   return fetched > 0.5 * waited;
 }
 
+int side_by_side(const std::vector<Window>& lives) {
+  std::vector<std::pair<TimePoint, int>> edges;
+  for (const Window& life : lives) {
+    edges.emplace_back(life.begin, 1);
+    edges.emplace_back(life.end, -1);
+  }
+  std::sort(edges.begin(), edges.end());
+  int alive = 0, most = 0;
+  for (const auto& [at, change] : edges) most = std::max(most, alive += change);
+  return most;
+}
+
 void RunView::find_loader() {
   if (steps_.steady.empty()) return;
   const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
@@ -242,25 +254,19 @@ void RunView::find_loader() {
     inside &= run_.threads[thread].process == trainer_process_;
   }
   loader_.kind = inside ? LoaderKind::kThreads : LoaderKind::kProcesses;
-  std::vector<std::pair<TimePoint, int>> edges;
   std::unordered_map<ThreadId, Window> lives;
   for (const Slice* s : loader_.fetches) {
     const auto [it, fresh] = lives.try_emplace(s->thread, Window{s->begin, s->end});
     it->second.begin = std::min(it->second.begin, s->begin);
     it->second.end = std::max(it->second.end, s->end);
   }
+  std::vector<Window> all;
   double lived = 0;
   for (const auto& [thread, life] : lives) {
-    edges.emplace_back(life.begin, 1);
-    edges.emplace_back(life.end, -1);
+    all.push_back(life);
     lived += to_s(life.end - life.begin);
   }
-  std::sort(edges.begin(), edges.end());
-  int alive = 0;
-  for (const auto& [at, change] : edges) {
-    alive += change;
-    loader_.workers = std::max(loader_.workers, alive);
-  }
+  loader_.workers = std::max(loader_.workers, side_by_side(all));
   loader_.busy = lived > 0 ? std::min(1.0, total / lived) : 0;
 }
 

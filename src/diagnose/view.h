@@ -20,6 +20,9 @@ namespace flatout::diagnose {
 struct Window {
   TimePoint begin, end;
 };
+/// The most of these that there are at a time. One that ends at the moment of another's begin is
+/// not there beside it.
+int side_by_side(const std::vector<Window>& lives);
 
 /// Means over steady steps (no warm-up, validation, gaps), in seconds.
 struct StepsView {
