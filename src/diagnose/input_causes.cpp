@@ -11,7 +11,6 @@
 
 namespace flatout::diagnose {
 
-using model::Finding;
 using model::Part;
 using model::SignalId;
 
