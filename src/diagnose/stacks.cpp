@@ -117,10 +117,11 @@ Traits python_traits(std::string_view function, std::string_view file, bool gene
         contains(function, "_select")))) {
     traits |= kInMetadata;
   }
+  const bool as_text = (function == "savetxt" && contains(file, "/numpy/")) ||
+                       (function == "dump" && ends(file, "/json/__init__.py"));
+  if (as_text) traits |= kInText;
   if ((model::in_logging_library(file) && !model::hands_out_items(function, generator)) ||
-      ends(file, "torch/_tensor_str.py") || (function == "savetxt" && contains(file, "/numpy/")) ||
-      (function == "dump" && ends(file, "/json/__init__.py")) ||
-      contains(file, "/pandas/io/formats/")) {
+      ends(file, "torch/_tensor_str.py") || as_text || contains(file, "/pandas/io/formats/")) {
     traits |= kInLogging;
   }
   if ((ends(file, "torch/serialization.py") && contains(function, "save")) ||

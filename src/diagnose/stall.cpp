@@ -203,7 +203,9 @@ class Writes {
            (lines_.contains(c.user) && (c.act == Act::kNative || c.act == Act::kRead));
   }
   bool is_plain(const Cell& c) const {
-    return writes(c) && (c.traits & kInLogging) == 0 && c.act != Act::kNetwork;
+    // What writes numbers as text may write a log or a model.
+    const bool log = (c.traits & kInLogging) != 0 && (c.traits & kInText) == 0;
+    return writes(c) && !log && c.act != Act::kNetwork;
   }
 
   const model::Run& run_;

@@ -216,6 +216,28 @@ TEST(Stalls, TextThatIsWrittenInFewStepsIsACheckpointIfItIsMuch) {
   }
 }
 
+// json.dump() writes what it is given: a model every 25 steps, or a line of a log.
+TEST(Stalls, AModelThatIsWrittenAsJsonIsACheckpoint) {
+  const Line keep{"keep", "/home/u/train.py", 20};
+  const Line dump{"dump", "/usr/lib/python3.11/json/__init__.py", 179};
+  for (const double bytes : {2e6, 20e3}) {
+    RunBuilder b;
+    for (int i = 0; i < 200; ++i) {
+      const double ms = i % 25 == 24 ? 90 : 0;
+      b.step({{Part::kForward, 3, kCompute},
+              {Part::kBackward, 5, kCompute},
+              {Part::kOther, ms, {ThreadState::kOnCpuPython, {kMain, keep, dump}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), 8 * bytes);
+    b.counter(SignalId::kProcWriteCalls, b.process_entity(100), 8 * bytes / 8192);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, bytes > 1e6 ? "stall.checkpoint" : "stall.logging");
+    EXPECT_EQ(d.findings.front().where->line, 20);
+  }
+}
+
 TEST(Stalls, WhatARankSendsToOthersIsNoCheckpoint) {
   const Line log{"log", "/home/u/train.py", 33};
   for (const double stored : {4096.0, 4e6}) {
