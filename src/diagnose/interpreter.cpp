@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -73,13 +74,36 @@ void detect_gc(const RunView& view, Findings& findings) {
   remedy(*f, "gc_freeze", "Call gc.freeze() after start-up, raise gc.set_threshold().");
 }
 
+/// Threads beside the steps that are never at rest: what they do is not made for a step, and no
+/// more of it comes with more steps.
+int64_t never_at_rest(const RunView& view) {
+  constexpr double kNever = 0.9;
+  struct Time {
+    double seen = 0, busy = 0;
+  };
+  std::unordered_map<model::ThreadId, Time> threads;
+  for (const model::StackReading& r : view.run().readings) {
+    if (view.role(r.thread) != Role::kHelper || r.at < view.steps().windows.front().begin) continue;
+    const Act act = act_of(r, view.stacks().traits(r.stack));
+    Time& time = threads[r.thread];
+    time.seen += r.weight_us * 1e-6;
+    if (works(act) || act == Act::kGil) time.busy += r.weight_us * 1e-6;
+  }
+  return std::ranges::count_if(threads, [&](const auto& thread) {
+    return thread.second.seen > kNever * view.seconds() &&
+           thread.second.busy > kNever * thread.second.seen;
+  });
+}
+
 /// Of `wait` per step what is saved where the work that holds the lock moves to processes: there it
 /// takes as long, on the cores that there are.
 double saved_elsewhere(const RunView& view, double wait) {
-  const double aside =
-      view.per_step(Role::kHelper, holds_gil) + view.per_step(Role::kProducer, holds_gil);
-  const double own = view.steps().mean - wait, cores = std::max(view.cpu().usable, 1.0);
-  const double then = std::max(own, (own + aside) / cores) * WhatIf(view).beside(aside / own);
+  const auto restless = static_cast<double>(never_at_rest(view));
+  const double helpers = restless > 0 ? 0 : view.per_step(Role::kHelper, holds_gil);
+  const double aside = helpers + view.per_step(Role::kProducer, holds_gil);
+  const double own = view.steps().mean - wait, cores = std::max(view.cpu().usable - restless, 1.0);
+  const double then =
+      std::max(own, (own + aside) / cores) * WhatIf(view).beside(restless + aside / own);
   return std::clamp(view.steps().mean - then, 0.0, wait);
 }
 

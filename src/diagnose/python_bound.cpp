@@ -204,7 +204,10 @@ double PythonBound::of_lines() const {
 double PythonBound::overhead() const {
   double overhead = by_lines_ || by_ops_ || by_places_ ? of_lines() : 0;
   // Of operations that are all known, what they compute beyond that stays.
-  if (by_ops_) overhead = std::min(overhead, kDispatch * ops_ + interpreters(all_work()));
+  if (by_ops_) {
+    overhead =
+        std::min({overhead, kDispatch * ops_ + interpreters(all_work()), a_step(all_work())});
+  }
   return anomaly_ ? std::max(overhead, kAnomaly * ops_) : overhead;
 }
 

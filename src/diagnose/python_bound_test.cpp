@@ -104,6 +104,23 @@ TEST(PythonBound, ManyTinyOperationsAreSparedWholeWhateverTheirLinesShow) {
   }
 }
 
+// Each takes less than dispatch does elsewhere: what is left without them is the optimizer.
+TEST(PythonBound, NoMoreThanTheOperationsTakeIsSpared) {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "1500";
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 1, {ThreadState::kOnCpuPython, {kMain}}},
+            {Part::kForward, 3, kCompute},
+            {Part::kBackward, 6, kCompute},
+            {Part::kOptimizer, 2, kCompute}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.python_bound");
+  EXPECT_NEAR(*d.findings.front().gain, 6, 0.3);
+}
+
 // A loss of 1200 operations beside an encoder of few: Python starts those that its own function has
 // time for, and none where it has hardly any part.
 TEST(PythonBound, TinyOperationsBesideBigOnesAreCountedInTheirOwnFunction) {
@@ -309,6 +326,31 @@ TEST(PythonBound, AnomalyDetectionIsNamedByItsSettingWhereverItsOperationsAre) {
     EXPECT_EQ(d.findings.front().where->line, 13);
     EXPECT_EQ(d.findings.front().remedies.front().id, "no_anomaly");
     EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 400 * 0.04, 0.1);
+  }
+}
+
+// A thread that shows progress all the time does no more where steps are fast; one that has
+// something to do for each step does.
+TEST(PythonBound, WhatHoldsTheLockAllTheTimeIsNoWorkOfTheSteps) {
+  const Line show{"show", "/home/u/progress.py", 24};
+  for (const bool for_steps : {false, true}) {
+    RunBuilder b;
+    const model::ThreadId thread = b.thread(0, 101);
+    for (int i = 0; i < 60; ++i) {
+      const TimePoint at = b.now();
+      b.step({{Part::kForward, 4, {ThreadState::kOnCpuPython, {kMain}}},
+              {Part::kForward, 16, {ThreadState::kGilWait, {kMain}}}},
+             i < 3);
+      b.doing(thread, at, at + nanos(4e6),
+              {for_steps ? ThreadState::kPoll : ThreadState::kGilWait, {show}});
+      b.doing(thread, at + nanos(4e6), b.now(), {ThreadState::kOnCpuPython, {show}});
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "input.gil") << d.headline;
+    EXPECT_EQ(d.findings.front().where->line, show.line);
+    // To 10 ms, half of all work; or to 4 ms and what they take longer beside a busy core.
+    EXPECT_NEAR(*d.findings.front().gain, for_steps ? 1.8 : 5, for_steps ? 0.2 : 1);
   }
 }
 

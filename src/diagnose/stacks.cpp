@@ -117,10 +117,11 @@ Traits python_traits(std::string_view function, std::string_view file, bool gene
         contains(function, "_select")))) {
     traits |= kInMetadata;
   }
+  const bool as_text = (function == "savetxt" && contains(file, "/numpy/")) ||
+                       (function == "dump" && ends(file, "/json/__init__.py"));
+  if (as_text) traits |= kInText;
   if ((model::in_logging_library(file) && !model::hands_out_items(function, generator)) ||
-      ends(file, "torch/_tensor_str.py") || (function == "savetxt" && contains(file, "/numpy/")) ||
-      (function == "dump" && ends(file, "/json/__init__.py")) ||
-      contains(file, "/pandas/io/formats/")) {
+      ends(file, "torch/_tensor_str.py") || as_text || contains(file, "/pandas/io/formats/")) {
     traits |= kInLogging;
   }
   if ((ends(file, "torch/serialization.py") && contains(function, "save")) ||
@@ -247,16 +248,6 @@ FutexWait wait_in(const Run& run, model::FrameId frame, Owner owner, FutexWait a
   return locks_mutex(function) ? FutexWait::kMutex : above;
 }
 
-/// Text for a stream of C++'s or C's.
-bool writes_text(std::string_view function) {
-  static constexpr std::array<std::string_view, 4> kStreams = {
-      "std::ostream", "std::basic_ostream<", "std::__ostream_insert", "std::endl"};
-  static constexpr std::array<std::string_view, 8> kCalls = {
-      "printf", "fprintf", "vfprintf", "puts", "fputs", "putchar", "fputc", "fflush"};
-  if (function.starts_with("_IO_")) function.remove_prefix(4);
-  return contains_any(function, kStreams) || std::ranges::find(kCalls, function) != kCalls.end();
-}
-
 /// Takes a lock or releases it. (In a wait for a condition that happens, too, but hardly shows.)
 bool at_lock(std::string_view function) {
   static constexpr std::array<std::string_view, 6> kCalls = {"mutex_lock",    "mutex_unlock",
@@ -279,7 +270,7 @@ Traits native_traits(std::string_view function) {
   Traits traits = 0;
   if (contains_any(function, kSpin)) traits |= kInSpin;
   if (contains_any(function, kMalloc) || function == "free") traits |= kInMalloc;
-  if (writes_text(function)) traits |= kInText;
+  if (model::writes_stream(function)) traits |= kInText;
   if (at_lock(function)) traits |= kInMutex;
   if (model::parses_text(function)) traits |= kInParser;
   if (is_mpi(function) || function.starts_with("gloo::") || function.starts_with("ncclAll")) {

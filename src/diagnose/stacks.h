@@ -38,7 +38,7 @@ enum StackTrait : Traits {
   kAtMutex = 1 << 17,    // waits until another thread or process lets go of a lock; of a reading,
                          // not of a stack: RunView::traits()
   kInHook = 1 << 19,     // what the job lets PyTorch call before or after a module's forward()
-  kInText = 1 << 18,     // native code that formats text for a stream or writes it
+  kInText = 1 << 18,     // puts something into a stream: native code, or Python that dumps as text
   kInParser = 1 << 21,   // native code that reads numbers or words out of text
   kInMutex = 1 << 20,    // native code that takes or releases a lock
   kTakesOver = 1 << 23,  // takes what another process shares: what was waited for has come

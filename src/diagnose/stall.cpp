@@ -43,6 +43,12 @@ bool saving(const Cell& c) {
   return c.role == Role::kTrainer && (c.part == Part::kCheckpoint || (c.traits & kInSave) != 0);
 }
 
+/// The same for all lines of a function.
+uint64_t function_of(const model::Run& run, model::FrameId id) {
+  const model::Frame& f = run.frames[id < run.frames.size() ? id : 0];
+  return static_cast<uint64_t>(f.file) << 32 | f.function;
+}
+
 bool waits_for_others(const Cell& c) {
   return c.role == Role::kTrainer && (c.act == Act::kPoll || c.act == Act::kLock) && !saving(c) &&
          (c.traits & kInLogging) == 0;
@@ -96,10 +102,7 @@ class SavePlaces {
   static bool on_files(Act act) {
     return act == Act::kWrite || act == Act::kMetadata || act == Act::kRead || act == Act::kKernel;
   }
-  uint64_t key(model::FrameId id) const {
-    const model::Frame& f = run_.frames[id < run_.frames.size() ? id : 0];
-    return static_cast<uint64_t>(f.file) << 32 | f.function;
-  }
+  uint64_t key(model::FrameId id) const { return function_of(run_, id); }
   /// A script's body does all kinds of things: only its own lines say which.
   bool outermost(model::FrameId id) const {
     return run_.string(run_.frames[id].function) == "<module>";
@@ -123,7 +126,7 @@ class SavePlaces {
 /// What the training thread writes, to a file, pipe, terminal or socket.
 class Writes {
  public:
-  explicit Writes(const RunView& view) : places_(view, Role::kTrainer) {
+  explicit Writes(const RunView& view) : run_(view.run()), places_(view, Role::kTrainer) {
     struct Line {
       double all = 0, written = 0, names = 0;
       int64_t readings = 0;
@@ -144,6 +147,7 @@ class Writes {
       if (line.readings < 2 || line.to_files() <= kWritingLine * line.all) continue;
       places_that_write_.insert(frame);
       if (view.run().frames[frame].line > 0) lines_.insert(frame);
+      if (!view.is_python()) functions_.insert(function_of(view.run(), frame));
     }
     const auto increase = [&](SignalId signal) {
       return view.process_increase(signal,
@@ -194,16 +198,22 @@ class Writes {
     return calls(c) || (kernel_writes_ && c.act == Act::kKernel) ||
            (places_that_write_.contains(c.user) &&
             (c.act == Act::kKernel || c.act == Act::kMetadata)) ||
+           (c.act == Act::kMetadata && c.part != Part::kInputWait && c.user != 0 &&
+            functions_.contains(function_of(run_, c.user))) ||
            (lines_.contains(c.user) && (c.act == Act::kNative || c.act == Act::kRead));
   }
   bool is_plain(const Cell& c) const {
-    return writes(c) && (c.traits & kInLogging) == 0 && c.act != Act::kNetwork;
+    // What writes numbers as text may write a log or a model.
+    const bool log = (c.traits & kInLogging) != 0 && (c.traits & kInText) == 0;
+    return writes(c) && !log && c.act != Act::kNetwork;
   }
 
+  const model::Run& run_;
   SavePlaces places_;
   // That are there to write: lines, and functions of which no line is known.
   std::unordered_set<model::FrameId> places_that_write_;
   std::unordered_set<model::FrameId> lines_;  // of these the lines: all that they do is for that
+  std::unordered_set<uint64_t> functions_;    // with such a line, of a native program
   bool plain_saves_ = false;
   // A native program enters the kernel to write and for hardly anything else. Where it was in
   // between, its lines' stacks do not say.

@@ -170,6 +170,29 @@ TEST(Stalls, ManyLinesOfTextAreNoCheckpoint) {
   }
 }
 
+// Its model goes out in pieces of 4 KiB, which cost the kernel little: the time is the stream's,
+// and that of the rename.
+TEST(Stalls, ANativeProgramThatPutsItsModelIntoAStreamSavesIt) {
+  const Line trains{"train", "/home/u/rows.cpp", 35, model::FrameKind::kNative};
+  const Line saves{"store", "/home/u/rows.cpp", 20, model::FrameKind::kNative};
+  const Line renames{"store", "/home/u/rows.cpp", 23, model::FrameKind::kNative};
+  const Line streams{"fwrite", "/usr/lib/libc.so.6", 0, model::FrameKind::kNative};
+  RunBuilder b;
+  for (int i = 0; i < 100; ++i) {
+    b.step({{Part::kForward, 20, {ThreadState::kOnCpuNative, {trains}}},
+            {Part::kForward, 40, {ThreadState::kOnCpuNative, {saves, streams}}},
+            {Part::kOther, 20, {ThreadState::kDisk, {renames}, SYS_rename}}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  b.counter(SignalId::kProcWriteChars, b.process_entity(100), 100 * 1e6);
+  b.counter(SignalId::kProcWriteCalls, b.process_entity(100), 100 * 1e6 / 4096);
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_EQ(d.verdict, "stall.checkpoint");
+  EXPECT_NEAR(*d.findings.front().gain, 4, 0.4);
+  EXPECT_EQ(d.findings.front().where->function, "store");
+}
+
 // Every 50th step writes a table as text: what it writes then counts, not what that is a step.
 TEST(Stalls, TextThatIsWrittenInFewStepsIsACheckpointIfItIsMuch) {
   const Line trains{"train", "/home/u/vectors.cpp", 35, model::FrameKind::kNative};
@@ -187,6 +210,28 @@ TEST(Stalls, TextThatIsWrittenInFewStepsIsACheckpointIfItIsMuch) {
     b.machine(2, 1).process_cpu(100, 1);
     b.counter(SignalId::kProcWriteChars, b.process_entity(100), 6 * bytes);
     b.counter(SignalId::kProcWriteCalls, b.process_entity(100), 6 * bytes / 8192);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, bytes > 1e6 ? "stall.checkpoint" : "stall.logging");
+    EXPECT_EQ(d.findings.front().where->line, 20);
+  }
+}
+
+// json.dump() writes what it is given: a model every 25 steps, or a line of a log.
+TEST(Stalls, AModelThatIsWrittenAsJsonIsACheckpoint) {
+  const Line keep{"keep", "/home/u/train.py", 20};
+  const Line dump{"dump", "/usr/lib/python3.11/json/__init__.py", 179};
+  for (const double bytes : {2e6, 20e3}) {
+    RunBuilder b;
+    for (int i = 0; i < 200; ++i) {
+      const double ms = i % 25 == 24 ? 90 : 0;
+      b.step({{Part::kForward, 3, kCompute},
+              {Part::kBackward, 5, kCompute},
+              {Part::kOther, ms, {ThreadState::kOnCpuPython, {kMain, keep, dump}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), 8 * bytes);
+    b.counter(SignalId::kProcWriteCalls, b.process_entity(100), 8 * bytes / 8192);
     const Diagnosis d = diagnose(b.build());
     EXPECT_EQ(d.verdict, bytes > 1e6 ? "stall.checkpoint" : "stall.logging");
     EXPECT_EQ(d.findings.front().where->line, 20);

@@ -22,5 +22,8 @@ bool hands_out_items(std::string_view function, bool generator);
 /// A function of native code that reads numbers or words out of text: C++'s input streams, the C
 /// library's conversions, well-known readers of JSON.
 bool parses_text(std::string_view function);
+/// A function of native code that puts text or bytes into a stream: C++'s output streams, the C
+/// library's.
+bool writes_stream(std::string_view function);
 
 }  // namespace flatout::model

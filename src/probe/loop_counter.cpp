@@ -3,6 +3,19 @@
 #include <algorithm>
 
 namespace flatout::probe {
+
+std::span<const PythonLoop> outside_iterators(const PythonThread& thread,
+                                              const PythonReader& python) {
+  const size_t frames = thread.frames.size();
+  size_t outside = 0;  // Python frames
+  while (outside < frames &&
+         python.code(thread.frames[frames - 1 - outside].code).function != "__next__") {
+    ++outside;
+  }
+  const auto inside = std::ranges::find_if(
+      thread.loops, [&](const PythonLoop& loop) { return loop.depth >= outside; });
+  return {thread.loops.begin(), inside};
+}
 namespace {
 
 constexpr size_t kMaxLoops = 64;

@@ -14,6 +14,11 @@ struct LoopRounds {
   int64_t rounds = 0;                      // begun since the loop was first seen, all its runs
 };
 
+/// The loops that do not run within an iterator's __next__: what does makes one item for a loop
+/// around it, as a data loader makes a batch sample by sample.
+std::span<const PythonLoop> outside_iterators(const PythonThread& thread,
+                                              const PythonReader& python);
+
 /// An inner loop begins anew in each round of the outer one. What it did between two readings is
 /// counted as long as its lengths are known, or the outer loop came round at most once.
 class LoopCounter {

@@ -48,6 +48,12 @@ bool trains(std::string_view function) {
                    {"train", "backward", "backprop", "update", "optimi", "step", "grad", "fit"});
 }
 
+/// What calls it is not always known of a thread that is blocked, and always of one that runs.
+std::span<const PlaceInCode> from_main(const NativePath& path) {
+  const auto main = std::ranges::find(path, "main", &PlaceInCode::function);
+  return {main != path.end() ? main : path.begin(), path.end()};
+}
+
 /// Its loop is one over layers.
 bool is_pass(std::string_view function) {
   return is_called(function, {"forward", "backward", "backprop"});
@@ -57,12 +63,12 @@ bool is_pass(std::string_view function) {
 
 std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
   const double all = static_cast<double>(paths.size());
-  using Paths = std::vector<const NativePath*>;
+  using Paths = std::vector<std::span<const PlaceInCode>>;
   // Those of them that `key` says the same of at this depth, as most do; none if that is too few.
   const auto most_alike = [&](const Paths& of, size_t depth, auto key) {
     std::map<decltype(key(paths.front().front())), Paths> alike;
-    for (const NativePath* path : of) {
-      if (depth < path->size()) alike[key((*path)[depth])].push_back(path);
+    for (const auto& path : of) {
+      if (depth < path.size()) alike[key(path[depth])].push_back(path);
     }
     const auto most =
         std::ranges::max_element(alike, {}, [](const auto& entry) { return entry.second.size(); });
@@ -72,7 +78,7 @@ std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
   };
   std::vector<Paths> within;  // the function that most are in, outermost first
   Paths inside;
-  for (const NativePath& path : paths) inside.push_back(&path);
+  for (const NativePath& path : paths) inside.push_back(from_main(path));
   for (size_t depth = 0; !inside.empty(); ++depth) {
     inside = most_alike(inside, depth, [](const PlaceInCode& at) { return at.function; });
     if (inside.empty()) break;
@@ -80,18 +86,18 @@ std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
     // Called from several places, a function is not gone through once a round.
     inside = most_alike(inside, depth, [](const PlaceInCode& at) { return at.address; });
   }
-  while (!within.empty() && is_pass((*within.back().front())[within.size() - 1].function))
+  while (!within.empty() && is_pass(within.back().front()[within.size() - 1].function))
     within.pop_back();
   const auto level = static_cast<std::ptrdiff_t>(within.size()) - 1 - outer;
   if (level < 0) return {};
   const auto depth = static_cast<size_t>(level);
   std::map<uint64_t, CallSite> sites;
-  for (const NativePath* path : within[depth]) {
-    if (depth + 1 >= path->size()) continue;  // it does not call, but computes by itself
-    const PlaceInCode& at = (*path)[depth];
+  for (const auto& path : within[depth]) {
+    if (depth + 1 >= path.size()) continue;  // it does not call, but computes by itself
+    const PlaceInCode& at = path[depth];
     CallSite& site = sites[at.address];
     if (site.share == 0) {
-      const std::string& callee = (*path)[depth + 1].function;
+      const std::string& callee = path[depth + 1].function;
       site = {at.address, at.function, callee, 0};
       site.trains = trains(callee)                            ? Trains::kByCallee
                     : std::ranges::any_of(at.inlined, trains) ? Trains::kByInlined

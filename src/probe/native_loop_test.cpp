@@ -41,6 +41,13 @@ TEST(NativeLoop, TheLoopIsWhereMostStacksPart) {
   EXPECT_TRUE(call_sites({}, 0).empty());
 }
 
+// Of a thread that is blocked, stacks may begin with main.
+TEST(NativeLoop, WhatCallsMainIsNotAlwaysKnown) {
+  const auto paths = of_each({{path({{"_start", 1}, {"main", 10}, {"learn", 20}}), 5},
+                              {path({{"main", 11}, {"store", 30}, {"fsync", 31}}), 5}});
+  EXPECT_EQ(addresses(call_sites(paths, 0)), (std::vector<uint64_t>{10, 11}));
+}
+
 // Its loop is one over layers.
 TEST(NativeLoop, APassThatTakesMostOfTheStepIsNotTheLoop) {
   const auto paths = of_each({{path({{"main", 10}, {"Net::backward", 20}, {"matmul_back", 30}}), 7},

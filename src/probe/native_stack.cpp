@@ -296,17 +296,29 @@ NativePath NativeStacks::path() {
   return path;
 }
 
-const std::vector<symbols::NativeFrame>& NativeStacks::blocked(const SyscallInfo& call) {
+/// A stack that was copied since may be what another function left there.
+bool NativeStacks::is_still_at(int32_t tid, const SyscallInfo& call) {
+  const std::string path =
+      "proc/" + std::to_string(pid_) + "/task/" + std::to_string(tid) + "/syscall";
+  std::string text;
+  if (!root_.read_into(path, text, 1024).ok()) return false;
+  return parse_syscall(text) == call;
+}
+
+const std::vector<symbols::NativeFrame>& NativeStacks::blocked(int32_t tid,
+                                                               const SyscallInfo& call) {
   frames_.clear();
   pcs_.clear();
-  later_ = false;
+  later_ = went_on_ = false;
   if (!ready()) return frames_;
   const auto registers = symbols::NativeRegisters::blocked(call.pc, call.sp);
   // The rest of a page is always there if its beginning is.
   ProcessMemory memory(pid_);
   buffer_.resize(kStackBytes);
   const RemoteRange whole{call.sp, static_cast<uint32_t>(buffer_.size())};
-  auto got = memory.read({&whole, 1}, buffer_.data());
+  const auto got = memory.read({&whole, 1}, buffer_.data());
+  went_on_ = !is_still_at(tid, call);
+  if (went_on_) return frames_;
   fill(registers, std::string_view(buffer_).substr(0, got.ok() ? *got : 0));
   return frames_;
 }
@@ -314,7 +326,7 @@ const std::vector<symbols::NativeFrame>& NativeStacks::blocked(const SyscallInfo
 const std::vector<symbols::NativeFrame>& NativeStacks::running(int32_t tid) {
   frames_.clear();
   pcs_.clear();
-  later_ = false;
+  later_ = went_on_ = false;
   if (!trouble_.ok()) return frames_;
   auto it = samplers_.find(tid);
   const bool fresh = it == samplers_.end();

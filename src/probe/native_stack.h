@@ -83,16 +83,18 @@ class PlaceWatch {
 class NativeStacks {
  public:
   NativeStacks(fs::Root root, int32_t pid, FunctionNames& names)
-      : code_(std::move(root), pid), pid_(pid), names_(names) {}
+      : root_(root), code_(std::move(root), pid), pid_(pid), names_(names) {}
 
   /// Frames, innermost first; empty where nothing could be read. Valid until the next call.
-  const std::vector<symbols::NativeFrame>& blocked(const SyscallInfo& call);
+  const std::vector<symbols::NativeFrame>& blocked(int32_t tid, const SyscallInfo& call);
   /// The same of a thread that runs: what the newest sample says. A thread not seen before is asked
   /// for one, since it may be gone before the first comes by itself.
   const std::vector<symbols::NativeFrame>& running(int32_t tid);
   /// The last stack by functions alone; those that were inlined are named beside them.
   NativePath path();
   void forget(int32_t tid) { samplers_.erase(tid); }
+  /// Whether the last stack is empty because the thread was not blocked there any more.
+  bool went_on() const { return went_on_; }
   /// Whether the last stack is empty because names are still to be read.
   bool later() const { return later_; }
   /// Why running threads can't be sampled; ok() where they can.
@@ -104,18 +106,20 @@ class NativeStacks {
     bool at_first = true;  // it samples on demand
   };
   bool ready();
+  bool is_still_at(int32_t tid, const SyscallInfo& call);
   bool has_beginning() const;
   const std::vector<symbols::NativeFrame>* frames_at(uint64_t pc, bool caller);
   const std::string& called_from(uint64_t return_address, const symbols::NativeFrame& callee);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
 
+  fs::Root root_;
   CodeMap code_;
   uint64_t version_ = 0;  // of the code map that the names below are by
   int32_t pid_;
   FunctionNames& names_;
   std::unordered_map<uint64_t, std::vector<symbols::NativeFrame>> known_;  // by address
   std::unordered_map<uint64_t, std::string> callees_;                      // by return address
-  bool later_ = false;
+  bool later_ = false, went_on_ = false;
   std::map<int32_t, Sampled> samplers_;
   Status trouble_;
   std::string buffer_;

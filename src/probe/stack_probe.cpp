@@ -40,21 +40,6 @@ constexpr AddressRange kGilSize{0, 256};  // struct _gil_runtime_state: 208 to 2
 
 bool sleeping(char state) { return state == 'S' || state == 'D' || state == 'T' || state == 't'; }
 
-/// The loops that do not run within an iterator's __next__: what does makes one item for a loop
-/// around it, as a data loader makes a batch sample by sample.
-std::span<const PythonLoop> outside_iterators(const PythonThread& thread,
-                                              const PythonReader& python) {
-  const size_t frames = thread.frames.size();
-  size_t outside = 0;  // Python frames
-  while (outside < frames &&
-         python.code(thread.frames[frames - 1 - outside].code).function != "__next__") {
-    ++outside;
-  }
-  const auto inside = std::ranges::find_if(
-      thread.loops, [&](const PythonLoop& loop) { return loop.depth >= outside; });
-  return {thread.loops.begin(), inside};
-}
-
 }  // namespace
 
 struct StackProbe::ThreadEntry {
@@ -79,6 +64,8 @@ struct StackProbe::ThreadEntry {
 
   std::vector<PythonFrame> frames;
   uint64_t native_pc = 0, native_sp = 0;  // of the stack, where it is a blocked native one
+  model::StackId stood_in = 0;            // the last of these, and in which state that was
+  ThreadState stood_as = ThreadState::kUnknown;
   bool native_tried = false;
   bool native_running = false;  // the stack is a sample of it running
   NativePlace place = NativePlace::kElsewhere;
@@ -94,6 +81,12 @@ struct StackProbe::ThreadEntry {
   uint8_t flags = 0;
   int16_t syscall = -1;
   Nanos owed{};  // time not yet delivered
+
+  /// It went on before its native stack was copied: what is there now is of something else.
+  void stand_as_before() {
+    stack = state == stood_as ? stood_in : 0;
+    native_pc = native_sp = 0;
+  }
 };
 
 struct StackProbe::ProcessEntry {
@@ -549,9 +542,8 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
   const auto text =
       thread.files.read(scope_.root, process.pid, thread.tid, ThreadFiles::kStat, buffer, files_);
   if (!text.ok()) {
-    if (text.error().code == Code::kGone || text.error().code == Code::kNotFound) {
-      thread.gone = true;
-    }
+    const Code why = text.error().code;
+    thread.gone = thread.gone || why == Code::kGone || why == Code::kNotFound;
     return;
   }
   const auto stat = parse_pid_stat(*text);
@@ -614,15 +606,14 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
                   "run flatout as the user of the job, or give it CAP_SYS_PTRACE"});
   }
   std::array<char, 1024> wchan_buffer;
-  std::string_view wchan;
   const auto wchan_text = thread.files.read(scope_.root, process.pid, thread.tid,
                                             ThreadFiles::kWchan, wchan_buffer, files_);
-  if (wchan_text.ok()) wchan = trim(*wchan_text);
+  const std::string_view wchan = wchan_text.ok() ? trim(*wchan_text) : std::string_view();
   thread.state = blocked_state(stat->state, call, wchan, process.gil);
   if (call) thread.syscall = static_cast<int16_t>(std::min(call->number, 0x7FFF));
-  if (call && process.hopeless) {
-    read_native(process, thread, call, now, sink);
-    return;
+  if (process.hopeless) {
+    if (!call) return thread.stand_as_before();
+    return read_native(process, thread, call, now, sink);
   }
   if (call && thread.state == ThreadState::kLock) {
     if (PlaceWatch* places = watch_places(process, now)) thread.place = places->blocked(*call);
@@ -653,10 +644,9 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   }
   if (thread.tid == process.pid) process.awaited = 0;
   const bool ran_before = thread.native_running;
-  thread.native_pc = thread.native_sp = 0;
-  thread.native_running = false;
   const model::StackId before = thread.stack;
-  thread.stack = 0;
+  thread.native_pc = thread.native_sp = thread.stack = 0;
+  thread.native_running = false;
   if (!once_ && natives_left_-- <= 0) return;
   if (process.native == nullptr) {
     process.native = std::make_unique<NativeStacks>(scope_.root, process.pid, names_);
@@ -668,9 +658,11 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   }
   thread.sampled = thread.sampled || !call;
   const Nanos names_before = names_.spent();
-  const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
+  const auto& frames =
+      call ? process.native->blocked(thread.tid, *call) : process.native->running(thread.tid);
   cost_.native += names_.spent() - names_before;
   thread.native_tried = !process.native->later();
+  if (process.native->went_on()) return thread.stand_as_before();
   if (thread.tid == process.pid) note_awaited(process, call, frames, now);
   if (!frames.empty() && thread.tid == process.loop_thread)
     show_native_loop(process, !call || thread.state == ThreadState::kLock, now);
@@ -684,6 +676,8 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   if (call && !frames.empty()) {
     thread.native_pc = call->pc;
     thread.native_sp = call->sp;
+    thread.stood_in = thread.stack;
+    thread.stood_as = thread.state;
   }
   if (!call) {
     // Without a new sample it had no core: it stands where it stood, unless it slept meanwhile.
@@ -775,10 +769,8 @@ void StackProbe::deliver(ProcessEntry& process, ThreadEntry& thread, TimePoint n
 }
 
 void StackProbe::give(ThreadEntry& thread, TimePoint at, Nanos weight, model::Sink& sink) {
-  model::StackReading reading;
-  reading.at = at;
-  reading.thread = thread.id;
-  reading.stack = thread.deep != 0 ? thread.deep : thread.stack;
+  model::StackReading reading{
+      .at = at, .thread = thread.id, .stack = thread.deep != 0 ? thread.deep : thread.stack};
   if (thread.place != NativePlace::kElsewhere) {
     const std::string_view leaf =
         thread.place == NativePlace::kAllocator ? "malloc" : model::kSpinWaitFrame;

@@ -35,10 +35,13 @@ class RecordingSink : public model::Sink {
     names.emplace_back(name);
     return static_cast<model::ThreadId>(threads.size() - 1);
   }
-  model::FrameId frame(std::string_view, std::string_view, uint32_t, model::FrameKind) override {
-    return 1;
+  model::FrameId frame(std::string_view function, std::string_view, uint32_t,
+                       model::FrameKind) override {
+    return id_of(functions, std::string(function));
   }
-  model::StackId stack(model::StackId, model::FrameId) override { return 1; }
+  model::StackId stack(model::StackId parent, model::FrameId frame) override {
+    return id_of(stacks, (parent != 0 ? stacks[parent - 1] + ";" : "") + functions[frame - 1]);
+  }
   void stack_reading(const model::StackReading& r) override {
     last[threads[r.thread]] = r;
     weight_us[threads[r.thread]] += r.weight_us;
@@ -50,7 +53,16 @@ class RecordingSink : public model::Sink {
   std::vector<std::string> names, said_missing;
   std::map<int32_t, model::StackReading> last;
   std::map<int32_t, uint64_t> weight_us;
+  std::vector<std::string> functions, stacks;  // of the latter the functions, outermost first
   int count = 0;
+
+ private:
+  static uint32_t id_of(std::vector<std::string>& all, std::string one) {
+    const auto it = std::find(all.begin(), all.end(), one);
+    const auto id = static_cast<uint32_t>(it - all.begin() + 1);
+    if (it == all.end()) all.push_back(std::move(one));
+    return id;
+  }
 };
 
 /// A made-up /proc with one process, 100, and threads as a test adds them.
@@ -274,6 +286,49 @@ TEST(StackProbe, SeesTheStacksOfThreadsThatLiveForAMoment) {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_GE(stacks.size(), 50u);
+}
+
+/// Over where calls of the other one had their frames.
+[[gnu::noinline]] void compute_a_little() {
+  std::atomic<uint64_t> sums[64] = {};
+  for (uint64_t i = 0; i < 20'000; ++i) sums[i % 64].fetch_add(i);
+}
+
+[[gnu::noinline]] void rest_a_little() {
+  const timespec time{0, 300'000};
+  nanosleep(&time, nullptr);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // no tail call
+}
+
+/// A process that computes and sleeps in turns, for a fraction of a millisecond each.
+int32_t start_taking_turns() {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (;;) compute_a_little(), rest_a_little();
+}
+
+// Its stack is copied some microseconds after the kernel said that it sleeps.
+TEST(StackProbe, TheStackOfAThreadThatIsBlockedForAMomentIsThatOfWhereItIsBlocked) {
+  const int32_t child = start_taking_turns();
+  ASSERT_GT(child, 0);
+  Watcher watcher(child);
+  int asleep = 0, there = 0, elsewhere = 0;
+  const TimePoint end = MonotonicClock::now() + std::chrono::seconds(60);
+  while (MonotonicClock::now() < end && there < 400) {
+    watcher.sink.last.clear();
+    watcher.tick();
+    const auto& reading = watcher.sink.last[child];
+    if (reading.state != ThreadState::kSleep) continue;
+    ++asleep;
+    if (reading.stack == 0) continue;
+    const std::string& stack = watcher.sink.stacks[reading.stack - 1];
+    ++(stack.find("rest_a_little") != std::string::npos ? there : elsewhere);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_GE(there, 400) << "of " << asleep;
+  EXPECT_EQ(elsewhere, 0);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct SyscallInfo {
   int32_t number = -1;  // -1: blocked outside of a system call (a page fault)
   std::array<uint64_t, 6> args{};
   uint64_t sp = 0, pc = 0;
+  bool operator==(const SyscallInfo&) const = default;
 };
 /// nullopt where the thread runs, or the text makes no sense.
 std::optional<SyscallInfo> parse_syscall(std::string_view text);

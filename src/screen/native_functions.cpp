@@ -15,10 +15,6 @@ constexpr size_t kMostWatched = 16;
 constexpr size_t kMostThreads = 4096;
 constexpr size_t kMostFunctions = 200;
 
-bool same_call(const probe::SyscallInfo& a, const probe::SyscallInfo& b) {
-  return a.number == b.number && a.sp == b.sp && a.pc == b.pc && a.args == b.args;
-}
-
 }  // namespace
 
 NativeWatch::NativeWatch(fs::Root root, int32_t pid)
@@ -115,9 +111,10 @@ void NativeWatch::read(int32_t tid, Thread& thread) {
     return;
   }
   // Still in the same call, of the same function: most threads wait for long.
-  if (thread.call && same_call(*thread.call, *call)) return;
+  if (thread.call == call) return;
   thread.call = call;
-  keep(stacks_.blocked(*call), thread);
+  keep(stacks_.blocked(tid, *call), thread);
+  if (stacks_.went_on()) thread.call.reset();
 }
 
 std::string NativeWatch::trouble() const {

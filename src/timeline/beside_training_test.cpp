@@ -182,6 +182,30 @@ TEST(BesideTraining, WhatItReadsIsInputAndWhatItWritesIsNot) {
   }
 }
 
+// A function that makes a file, fills it and puts it in its place saves; one that reads it looks it
+// up for that.
+TEST(BesideTraining, NamesOfFilesBelongToWhatTheirFunctionDoesWithThem) {
+  for (const int call : {SYS_fdatasync, SYS_pread64}) {
+    Program program;
+    auto run = program.in("model_file", "/home/u/train.cpp")
+                   .steps(50, {true, true, true, true}, {}, false)
+                   .run();
+    for (size_t i = 0; i < run.readings.size(); i += 12) {
+      run.readings[i].state = run.readings[i + 3].state = ThreadState::kDisk;
+      run.readings[i].syscall = static_cast<int16_t>(call);
+      run.readings[i + 3].syscall = SYS_rename;
+    }
+    find_steps(run);
+    ASSERT_GT(run.steps.moments.size(), 140u);
+    for (const model::Moment& m : run.steps.moments) {
+      const auto reading = std::ranges::find(run.readings, m.at, &model::StackReading::at);
+      const auto tick = (reading - run.readings.begin()) / 3 % 4;
+      const Part files = call == SYS_pread64 ? Part::kInputWait : Part::kOther;
+      EXPECT_EQ(m.part, tick < 2 ? files : Part::kCompute);
+    }
+  }
+}
+
 // Who waits for a mutex waits for no batch.
 TEST(BesideTraining, AMutexIsNoInput) {
   for (const char* function : {"pthread_cond_wait", "pthread_mutex_lock"}) {

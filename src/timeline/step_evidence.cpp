@@ -43,9 +43,11 @@ struct FrameKey {
 struct StackFacts {
   std::vector<FrameId> path;  // outermost first
   Doing doing = Doing::kUnknown;
-  bool waits = false;  // its innermost frame is a wait of the standard library
-  bool locks = false;  // it takes a mutex, which others hold for a moment
-  FrameId parses = 0;  // the job's own code that has text parsed, 0: none
+  bool waits = false;   // its innermost frame is a wait of the standard library
+  bool locks = false;   // it takes a mutex, which others hold for a moment
+  FrameId parses = 0;   // the job's own code that has text parsed, 0: none
+  FrameId own = 0;      // the innermost frame of the job's own code
+  bool writes = false;  // it puts something into a stream
 };
 
 bool takes_mutex(std::string_view function) {
@@ -135,6 +137,7 @@ class Judge {
     collect(open);
     if (context_.native) {
       find_parsers();
+      find_writers();
     } else {
       find_loop();
       judge_lines();
@@ -183,9 +186,10 @@ class Judge {
       const std::string_view function = run_.string(run_.frames[frame].function);
       f.locks = f.locks || takes_mutex(function);
       parses = parses || model::parses_text(function);
-      if (parses && f.parses == 0 && is_own_code(run_.string(run_.frames[frame].file))) {
-        f.parses = frame;
-      }
+      f.writes = f.writes || model::writes_stream(function);
+      if (!is_own_code(run_.string(run_.frames[frame].file))) continue;
+      if (f.own == 0) f.own = frame;
+      if (parses && f.parses == 0) f.parses = frame;
     }
     std::ranges::reverse(f.path);
     return f;
@@ -268,6 +272,25 @@ class Judge {
       if (w.first >= kMostlyParses * w.second && !around_all) parsers_.insert(k);
     }
   }
+
+  // Functions of the job's own that write more than they read: what else they do with files (open,
+  // rename, wait for the disk) is for that. The one with the loop does all kinds of things.
+  void find_writers() {
+    for (const Reading& r : readings_) {
+      const StackFacts& f = facts(r.reading->stack);
+      const model::CallKind call = model::call_kind(r.reading->syscall);
+      double& written = written_[{key(f.own).function, key(f.own).file}];
+      if (call == model::CallKind::kWrite || f.writes) written += r.reading->weight_us;
+      if (call == model::CallKind::kRead) written -= r.reading->weight_us;
+    }
+  }
+  bool is_writer(const StackFacts& f) const {
+    if (f.own == 0 || run_.string(key(f.own).function) == "main") return false;
+    if (loop_functions_.contains(key(f.own).function)) return false;
+    const auto it = written_.find({key(f.own).function, key(f.own).file});
+    return it != written_.end() && it->second > 0;
+  }
+
   bool makes_samples(const StackFacts& f) const {
     return f.parses != 0 || std::ranges::any_of(in_loop(f), [&](FrameId frame) {
              return parsers_.contains({key(frame).function, key(frame).file});
@@ -357,18 +380,19 @@ class Judge {
 
   Doing doing_in_native(const Reading& r) {
     const ThreadState state = r.reading->state;
+    const StackFacts& f = facts(r.reading->stack);
     switch (model::call_kind(r.reading->syscall)) {
       case model::CallKind::kWrite:
         return Doing::kOther;
       case model::CallKind::kRead:
+        return Doing::kInput;
       case model::CallKind::kSeek:
       case model::CallKind::kMetadata:
-        return Doing::kInput;
+        return is_writer(f) ? Doing::kOther : Doing::kInput;
       default:
         break;
     }
-    if (state == ThreadState::kDisk) return Doing::kInput;
-    const StackFacts& f = facts(r.reading->stack);
+    if (state == ThreadState::kDisk) return is_writer(f) ? Doing::kOther : Doing::kInput;
     const bool waits = blocked(state) && !context_.team && !f.locks;
     if (waits || makes_samples(f)) return Doing::kInput;
     // What is on a core and shows no stack may be either.
@@ -507,8 +531,9 @@ class Judge {
   std::vector<Reading> readings_;
   std::unordered_map<StackId, StackFacts> facts_;
   std::map<uint32_t, LineWeights> lines_;
-  std::unordered_map<FrameId, int64_t> writes_;      // less reads, by innermost frame
-  std::set<std::pair<StringId, StringId>> parsers_;  // functions, of native code
+  std::unordered_map<FrameId, int64_t> writes_;              // less reads, by innermost frame
+  std::set<std::pair<StringId, StringId>> parsers_;          // functions, of native code
+  std::map<std::pair<StringId, StringId>, double> written_;  // less read, by function of the job's
   std::set<StringId> loop_functions_;
   size_t loop_depth_ = kNowhere;
   FrameKey loop_key_{};
