@@ -97,7 +97,10 @@ def _nobody_looks(*tensors) -> bool:
     """Whether operators on these (None among them) would be seen by nobody but autograd."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or _transforms_are_active() or _dispatch_modes() > 0:
         return False
-    return all(t is None or type(t) in PLAIN for t in tensors)
+    for t in tensors:
+        if t is not None and type(t) not in PLAIN:
+            return False
+    return True
 
 
 def memory_format(x: torch.Tensor) -> torch.memory_format:
@@ -201,10 +204,11 @@ def _differentiate(dy, x, weight, mask, statistics, batch_statistics, with_x, wi
     channels = x.shape[1]
     dx = torch.empty_like(x) if with_x else None
     d_residual = torch.empty_like(x) if with_residual else None
-    d_weight, d_bias = (x.new_empty(channels, dtype=kind) if with_parameters else None for _ in range(2))
+    d_weight = x.new_empty(channels, dtype=kind) if with_parameters else None
+    d_bias = x.new_empty(channels, dtype=kind) if with_parameters else None
     _call("batch_norm_backward", x, layout, kind,
           Backward(x.data_ptr(), dy.data_ptr(), _pointer(weight), mask, statistics, statistics + 8 * channels,
-                   batch_statistics, *map(_pointer, (dx, d_residual, d_weight, d_bias))))
+                   batch_statistics, _pointer(dx), _pointer(d_residual), _pointer(d_weight), _pointer(d_bias)))
     return dx, d_residual, d_weight, d_bias
 
 
@@ -306,9 +310,9 @@ def _gradients_unseen(ctx, dy, x, weight, mask, statistics, batch_statistics):
     """The same where no operator ran in forward, so that mask and statistics are the kernels' own."""
     if not _nobody_differentiates(dy, x, weight):
         return _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics)
-    wants_x, wants_residual, *wants_parameters = ctx.needs_input_grad[:4]
+    wants_x, wants_residual, wants_weight, wants_bias, _ = ctx.needs_input_grad
     return _asked_for(ctx, dy, *_differentiate(dy, x, weight, mask.data_ptr() if ctx.relu else 0, statistics.data_ptr(), batch_statistics,
-                                               wants_x, wants_residual and ctx.relu, any(wants_parameters)))
+                                               wants_x, wants_residual and ctx.relu, wants_weight or wants_bias))
 
 
 def _setup(ctx, inputs, output):
@@ -364,7 +368,8 @@ class _Training(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        return (*_gradients_unseen(ctx, dy, *ctx.saved_tensors, True), None)
+        x, weight, mask, statistics = ctx.saved_tensors
+        return (*_gradients_unseen(ctx, dy, x, weight, mask, statistics, True), None)
 
 
 class _Evaluation(torch.autograd.Function):
