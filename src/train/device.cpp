@@ -5,23 +5,36 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/size_text.h"
 
 namespace flatout::train {
 namespace {
 
-/// The device's limit had room, the machine had not.
+std::optional<uint64_t> limit_of(__rlimit_resource_t resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return limit.rlim_cur;
+}
+
+/// The device's limit had room, the machine had not. Memory comes in pages, each a file in memory.
 Error refused_by_the_system(const std::string& name, uint64_t bytes) {
-  rlimit addresses{};
-  const bool limited =
-      ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
+  std::string hint = "a smaller --device-memory or --batch";
+  const auto file = limit_of(RLIMIT_FSIZE), addresses = limit_of(RLIMIT_AS);
+  if (file.has_value() && *file < devmem::round_up(bytes, devmem::kPageBytes)) {
+    hint = fmt::format(
+        "this process may have files of {} (ulimit -f), which device memory is to "
+        "the system: allow it more",
+        size_text(*file));
+  } else if (addresses.has_value()) {
+    hint = fmt::format(
+        "this process may have addresses for {} (ulimit -v): allow it more, or give "
+        "--device-memory, far less than that",
+        size_text(*addresses));
+  }
   return Error{Code::kFull,
-               fmt::format("the system refuses {} memory for {}", name, size_text(bytes)),
-               limited ? fmt::format("this process may have addresses for {} (ulimit -v): allow it "
-                                     "more, or give --device-memory, far less than that",
-                                     size_text(addresses.rlim_cur))
-                       : "a smaller --device-memory or --batch"};
+               fmt::format("the system refuses {} memory for {}", name, size_text(bytes)), hint};
 }
 
 }  // namespace

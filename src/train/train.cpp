@@ -40,8 +40,10 @@ int available_cores() {
   return std::max(CPU_COUNT(&allowed), 1);
 }
 
-/// Ctrl-C ends the loop after the step, so that temporary files go.
+/// Ctrl-C ends the loop after the step, so that temporary files go. A limit on the size of files is
+/// an error of the write, which says so.
 void stop_at_signals() {
+  signal(SIGXFSZ, SIG_IGN);
   struct sigaction action {};
   action.sa_handler = [](int number) {
     g_stop = number;

@@ -122,6 +122,30 @@ def test_evaluation_has_gradients():
         torch.testing.assert_close(g, w, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("training", (True, False))
+@pytest.mark.parametrize("add,relu", list(itertools.product((False, True), repeat=2)))
+def test_what_is_frozen_gets_no_gradient_and_the_rest_the_same(training, add, relu):
+    theirs, ours = pair(8, torch.float64, relu)
+    x, residual, dy = (tensor(3, 8, 4, 4, dtype=torch.float64, seed=s) for s in (1, 2, 3))
+    theirs.train(training), ours.train(training)
+    for wanted in itertools.product((False, True), repeat=4):
+        if not any(w for i, w in enumerate(wanted) if add or i != 1):
+            continue  # nobody asks for anything
+
+        def gradients(function, norm):
+            given = [t.detach().clone().requires_grad_(w) for t, w in zip((x, residual), wanted)]
+            norm.weight.grad = norm.bias.grad = None
+            norm.weight.requires_grad_(wanted[2]), norm.bias.requires_grad_(wanted[3])
+            function(given[0], given[1] if add else None).backward(dy)
+            return [t.grad for t in (*given, norm.weight, norm.bias)]
+
+        want = gradients(lambda a, b: plain(theirs, a, b, relu), theirs)
+        for g, w in zip(gradients(ours, ours), want):
+            assert (g is None) == (w is None), wanted
+            if w is not None:
+                torch.testing.assert_close(g, w, atol=1e-12, rtol=1e-12)
+
+
 def test_without_parameters_or_running_statistics():
     for options in ({"affine": False}, {"track_running_stats": False}, {"affine": False, "track_running_stats": False}):
         theirs, ours = pair(4, **options)
@@ -310,6 +334,7 @@ def test_whoever_looks_at_operators_sees_them_and_gets_the_same_bits(layout):
     for training in (True, False):
         direct.train(training), watched.train(training)
         want = step_of(direct, x, residual, dy, (direct.weight, direct.bias))
+        assert "flatout_batch_norm" not in copy.deepcopy(direct)(x, residual).grad_fn.name()
         with Seen() as seen:
             got = step_of(watched, x, residual, dy, (watched.weight, watched.bias))
         assert {"flatout.batch_norm.default" if training else "flatout.batch_norm_inference.default",

@@ -583,6 +583,38 @@ def test_copies_are_fused_and_pickles_are_the_users_classes():
     torch.testing.assert_close(loaded(x), plain(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name,parameter", (("bn", "weight"), ("", "scale")))
+def test_a_model_is_copied_with_what_is_parametrised(name, parameter):
+    class Doubled(nn.Module):
+        def forward(self, value):
+            return 2 * value
+
+    plain, model = pairs(Features, torch.float32)
+    x, = inputs(1, dtype=torch.float32)
+    for m in (plain, model):
+        m.scale = nn.Parameter(torch.ones(()))
+        nn.utils.parametrize.register_parametrization(m.get_submodule(name), parameter, Doubled())
+    torch.testing.assert_close(copy.deepcopy(model)(x), plain(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_saved_model_opens_where_there_is_no_flatout(tmp_path):
+    """Torch's modules only, so that what is loaded needs nothing else."""
+    made = "torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.ReLU())"
+    plain = eval(made)
+    model = fuse(copy.deepcopy(plain)).model
+    x = inputs(1, dtype=torch.float32)[0][:, :1].expand(-1, 3, -1, -1)
+    torch.testing.assert_close(model(x), plain(x), atol=1e-5, rtol=1e-5)
+    assert type(copy.deepcopy(model)[1]) is BatchNormAddReLU2d
+    by_hand = BatchNormAddReLU2d(4, relu=False)
+    torch.save({"model": model, "x": x, "y": plain.eval()(x)}, tmp_path / "model.pt")
+    assert type(pickle.loads(pickle.dumps(by_hand))) is BatchNormAddReLU2d
+    code = ("import sys; sys.modules['flatout'] = None\nimport torch\nsaved = torch.load('model.pt', weights_only=False)\n"
+            f"assert str(saved['model']) == str({made}), saved['model']\n"
+            "torch.testing.assert_close(saved['model'].eval()(saved['x']), saved['y'], atol=1e-5, rtol=1e-5)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_averaged_and_converted_models():
     plain, model = pairs(dtype=torch.float32)
     x, = inputs(1, dtype=torch.float32)

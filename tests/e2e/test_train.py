@@ -433,6 +433,18 @@ def test_it_is_said_that_the_system_refused_memory(flatout):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_limit_on_the_size_of_files_is_named_and_spares_the_checkpoint(flatout, tmp_path):
+    def limited(kib, *more):
+        command = f'ulimit -f {kib}; exec "$0" train --samples 16 --batch 4 --steps 2 --threads 1 --checkpoint here.safetensors "$@"'
+        return subprocess.run(["bash", "-c", command, flatout, *more], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    (tmp_path / "here.safetensors").write_bytes(b"an older one")
+    done = limited(100, "--model", "lenet")
+    assert done.returncode == 1 and "the system refuses the device memory" in done.stderr and "100 KiB (ulimit -f)" in done.stderr, done.stderr
+    done = limited(2048, "--model", "resnet20", "--optimizer", "adam")  # a page of device memory may be so large, this checkpoint not
+    assert done.returncode == 1 and "cannot write here.safetensors: File too large" in done.stderr, done.stderr
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("here.safetensors", b"an older one")]
+
+
 # ---- ranks ----
 
 def ranked(batch=32, steps=12, samples=128):

@@ -1,6 +1,7 @@
 """A module whose forward is a graph as long as what was proven of it holds, and the user's own forward else."""
 
 import copy
+import copyreg
 import inspect
 import linecache
 from typing import Any, Dict, List
@@ -8,6 +9,7 @@ from typing import Any, Dict, List
 import torch
 from torch import fx
 from torch.nn.modules import module as _hooks
+from torch.nn.utils import parametrize
 
 from . import _ops
 from ._trace import MISSING, Trace
@@ -122,7 +124,7 @@ def become(module: torch.nn.Module, trace: Trace, bypassed) -> None:
     if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
         members["__reduce_ex__"] = _reduce
     if not hasattr(kind, "__deepcopy__"):
-        members["__deepcopy__"] = _deepcopy
+        members["__deepcopy__"] = deep_copy
     module.__class__ = type(f"Fused{kind.__name__}", (kind,), members)
     vars(module)["_flatout_guard"] = Guard(kind, trace, bypassed)
 
@@ -164,27 +166,30 @@ def _state(module):
     return dict(state)
 
 
-def _deepcopy(self, memo):
+def deep_copy(self, memo):
+    """For copy.deepcopy, which would else take what pickle takes. Parametrised modules have no state for pickle, but may be copied."""
     twin = type(self).__new__(type(self))
     memo[id(self)] = twin
-    twin.__setstate__(copy.deepcopy(_state(self), memo))
+    state = dict(vars(self)) if parametrize.is_parametrized(self) else _state(self)
+    twin.__setstate__(copy.deepcopy(state, memo))
     return twin
+
+
+def reduced(module, kind: type, *left_out: str):
+    """For pickle: an object of this class with the module's state but for some attributes. It is read without this package."""
+    state = {name: value for name, value in _state(module).items() if name not in left_out}
+    return copyreg._reconstructor, (kind, object, None), state
 
 
 def _reduce(self, protocol):
     """For pickle, which finds the user's class only: what comes back is that, not fused."""
-    state = _state(self)
-    state.pop("_flatout_guard", None)
-    return _new, (kind_of(self),), state
-
-
-def _new(kind):
-    return kind.__new__(kind)
+    return reduced(self, kind_of(self), "_flatout_guard")
 
 
 def _unfused(self):
     """What torch.jit.script compiles."""
-    twin = _new(kind_of(self))
+    kind = kind_of(self)
+    twin = kind.__new__(kind)
     vars(twin).update({**vars(self), "_modules": dict(self._modules)})
     vars(twin).pop("_flatout_guard", None)
     return twin

@@ -7,6 +7,10 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from . import _ops
+from ._guard import deep_copy, reduced
+
+
+_OWN = ("relu", "taken")  # attributes that a BatchNorm2d has not
 
 
 class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
@@ -18,6 +22,8 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
     torch.jit. Statistics are float64; for backward it keeps x and one bit an element. Raises ValueError as BatchNorm2d does. Gradients of
     gradients raise NotImplementedError.
     """
+
+    taken = False  # whether `fuse` made it of a BatchNorm2d
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1, affine: bool = True,
                  track_running_stats: bool = True, relu: bool = True, device=None, dtype=None):
@@ -65,12 +71,20 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
             y = y.add_(residual) if in_place else y + residual
         return functional.relu(y) if relu else y
 
+    __deepcopy__ = deep_copy
+
+    def __reduce_ex__(self, protocol):
+        """For pickle: what `fuse` took is the BatchNorm2d that it was."""
+        if self.taken and not self.relu:
+            return reduced(self, torch.nn.BatchNorm2d, *_OWN)
+        return super().__reduce_ex__(protocol)
+
     def __prepare_scriptable__(self) -> torch.nn.Module:
         """What torch.jit.script compiles, with the same parameters and buffers: a BatchNorm2d, unless there is a ReLU."""
         if self.relu:
             return self
         norm = torch.nn.BatchNorm2d.__new__(torch.nn.BatchNorm2d)
-        vars(norm).update({name: value for name, value in vars(self).items() if name != "relu"})
+        vars(norm).update({name: value for name, value in vars(self).items() if name not in _OWN})
         return norm
 
 

@@ -97,7 +97,10 @@ def _nobody_looks(*tensors) -> bool:
     """Whether operators on these (None among them) would be seen by nobody but autograd."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or _transforms_are_active() or _dispatch_modes() > 0:
         return False
-    return all(t is None or type(t) in PLAIN for t in tensors)
+    for t in tensors:
+        if t is not None and type(t) not in PLAIN:
+            return False
+    return True
 
 
 def memory_format(x: torch.Tensor) -> torch.memory_format:
@@ -193,18 +196,19 @@ def _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, mask
     return y
 
 
-def _differentiate(dy, x, weight, mask, statistics, batch_statistics, with_residual):
-    """dx, d_residual (None unless it is wanted), d_weight, d_bias; mask (0: none) and statistics are where they are read."""
+def _differentiate(dy, x, weight, mask, statistics, batch_statistics, with_x, with_residual, with_parameters):
+    """dx, d_residual, d_weight, d_bias, None where they are not wanted; mask (0: none) and statistics are where they are read."""
     layout, kind = memory_format(x), _parameter_type(weight)
     x, dy = _dense(layout, x, dy)
     (weight,) = _alike(kind, weight)
     channels = x.shape[1]
-    dx = torch.empty_like(x)
+    dx = torch.empty_like(x) if with_x else None
     d_residual = torch.empty_like(x) if with_residual else None
-    d_weight, d_bias = x.new_empty(channels, dtype=kind), x.new_empty(channels, dtype=kind)
+    d_weight = x.new_empty(channels, dtype=kind) if with_parameters else None
+    d_bias = x.new_empty(channels, dtype=kind) if with_parameters else None
     _call("batch_norm_backward", x, layout, kind,
           Backward(x.data_ptr(), dy.data_ptr(), _pointer(weight), mask, statistics, statistics + 8 * channels,
-                   batch_statistics, dx.data_ptr(), _pointer(d_residual), d_weight.data_ptr(), d_bias.data_ptr()))
+                   batch_statistics, _pointer(dx), _pointer(d_residual), _pointer(d_weight), _pointer(d_bias)))
     return dx, d_residual, d_weight, d_bias
 
 
@@ -256,7 +260,7 @@ def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics
         raise RuntimeError("the gradient of flatout::batch_norm with relu needs the mask of a forward with keep_mask=True")
     statistics = statistics.contiguous()
     dx, d_residual, d_weight, d_bias = _differentiate(
-        dy, x, weight, mask.data_ptr() if relu else 0, statistics.data_ptr(), batch_statistics, with_residual)
+        dy, x, weight, mask.data_ptr() if relu else 0, statistics.data_ptr(), batch_statistics, True, with_residual, True)
     return dx, _or_empty(d_residual, x), d_weight, d_bias
 
 
@@ -302,6 +306,15 @@ def _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics):
         dy, x, weight, mask, statistics, ctx.relu, batch_statistics, ctx.needs_input_grad[1] and ctx.relu))
 
 
+def _gradients_unseen(ctx, dy, x, weight, mask, statistics, batch_statistics):
+    """The same where no operator ran in forward, so that mask and statistics are the kernels' own."""
+    if not _nobody_differentiates(dy, x, weight):
+        return _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics)
+    wants_x, wants_residual, wants_weight, wants_bias, _ = ctx.needs_input_grad
+    return _asked_for(ctx, dy, *_differentiate(dy, x, weight, mask.data_ptr() if ctx.relu else 0, statistics.data_ptr(), batch_statistics,
+                                               wants_x, wants_residual and ctx.relu, wants_weight or wants_bias))
+
+
 def _setup(ctx, inputs, output):
     x, _, weight, _, _, _, _, _, ctx.relu, _ = inputs
     _, mask, statistics, _, _ = output
@@ -321,8 +334,11 @@ def _setup_inference(ctx, inputs, output):
 
 def _backward_inference(ctx, dy, _):
     x, weight, mask, running_mean, running_var = ctx.saved_tensors
-    statistics = torch.stack([running_mean.double(), (running_var.double() + ctx.eps).rsqrt()])
-    return (*_gradients(ctx, dy, x, weight, mask, statistics, False), *[None] * 5)
+    return (*_gradients(ctx, dy, x, weight, mask, _statistics_of(running_mean, running_var, ctx.eps), False), *[None] * 5)
+
+
+def _statistics_of(running_mean, running_var, eps):
+    return torch.stack([running_mean.double(), (running_var.double() + eps).rsqrt()])
 
 
 def _second_backward(ctx, *_):
@@ -353,10 +369,26 @@ class _Training(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         x, weight, mask, statistics = ctx.saved_tensors
-        if not _nobody_differentiates(dy, x, weight):
-            return (*_gradients(ctx, dy, x, weight, mask, statistics, True), None)
-        return (*_asked_for(ctx, dy, *_differentiate(dy, x, weight, mask.data_ptr() if ctx.relu else 0, statistics.data_ptr(), True,
-                                                     ctx.needs_input_grad[1] and ctx.relu)), None)
+        return (*_gradients_unseen(ctx, dy, x, weight, mask, statistics, True), None)
+
+
+class _Evaluation(torch.autograd.Function):
+    """flatout::batch_norm_inference for those who call its kernels themselves; it keeps what the operator keeps."""
+
+    @staticmethod
+    def forward(ctx, x, residual, weight, bias, more):
+        running_mean, running_var, eps, relu, keep_mask = more
+        mask = _empty_mask(x, keep_mask)
+        y = _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, mask.data_ptr() if keep_mask else 0)
+        ctx.relu, ctx.eps = relu, eps
+        ctx.save_for_backward(x, weight, mask, running_mean, running_var)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, mask, running_mean, running_var = ctx.saved_tensors
+        statistics = _statistics_of(running_mean, running_var, ctx.eps)
+        return (*_gradients_unseen(ctx, dy, x, weight, mask, statistics, False), None)
 
 
 def train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu):
@@ -378,6 +410,8 @@ def train(x, residual, weight, bias, running_mean, running_var, momentum, eps, r
 def infer(x, residual, weight, bias, running_mean, running_var, eps, relu):
     """relu(batch norm of x with the running statistics + residual)."""
     with_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
-    if not with_grad and _nobody_looks(x, residual, weight, bias, running_mean, running_var):
+    if _nobody_looks(x, residual, weight, bias, running_mean, running_var):
+        if with_grad:
+            return _Evaluation.apply(x, residual, weight, bias, (running_mean, running_var, eps, relu, relu))
         return _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, 0)
     return torch.ops.flatout.batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, relu and with_grad)[0]
