@@ -116,6 +116,8 @@ Result<Record> parse_record(std::string_view text) {
       out.interval = take_number(line);
     } else if (kind == "written") {
       out.written_ns = take_number(line);
+    } else if (kind == "forked") {
+      out.forked_ns = take_number(line);
     } else if (kind == "at-end") {
       out.at_end = true;
     } else if (kind == "objects-apart") {

@@ -5,6 +5,7 @@
 //   pid 4121
 //   interval 524288                    bytes between samples in the mean; 0 and 1: every allocation
 //   written 123456789                  CLOCK_MONOTONIC ns
+//   forked 12345678                    CLOCK_MONOTONIC ns, where a process has its parent's past
 //   at-end                             where the process ended by itself: nothing came after
 //   live 1234567                       bytes now
 //   peak 2345678                       bytes at most
@@ -45,7 +46,8 @@ struct Record {
   int32_t pid = 0;
   uint64_t interval = 0, live_bytes = 0, peak_bytes = 0;
   uint64_t written_ns = 0;
-  bool at_end = false;  // false: the process went on, nobody knows how
+  uint64_t forked_ns = 0;  // what was before is its parent's; 0: it has all by itself
+  bool at_end = false;     // false: the process went on, nobody knows how
   std::vector<uint64_t> moments_ns;
   std::vector<RecordStack> stacks;
   std::unordered_map<uint32_t, PythonPlace> places;

@@ -10,6 +10,7 @@ constexpr std::string_view kText =
     "pid 4121\n"
     "interval 524288\n"
     "written 35\n"
+    "forked 5\n"
     "at-end\n"
     "objects-apart\n"
     "live 3000\n"
@@ -31,6 +32,7 @@ TEST(HeapRecord, HasWhatWasWritten) {
   EXPECT_TRUE(record->objects_apart);
   EXPECT_TRUE(record->at_end);
   EXPECT_EQ(record->written_ns, 35u);
+  EXPECT_EQ(record->forked_ns, 5u);
   EXPECT_EQ(record->moments_ns, (std::vector<uint64_t>{10, 20, 30}));
   ASSERT_EQ(record->stacks.size(), 2u);
   const RecordStack& s = record->stacks[0];

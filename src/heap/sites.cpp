@@ -91,11 +91,16 @@ size_t blamed_frame(const std::vector<Frame>& frames) {
   return python < frames.size() ? python : 0;
 }
 
+static bool has_steps(const std::vector<uint64_t>& step_ends_ns) {
+  return step_ends_ns.size() >= 2;
+}
+
 size_t first_moment(const Record& record, const std::vector<uint64_t>& step_ends_ns) {
-  if (step_ends_ns.size() < 2) return 0;
+  uint64_t begin = record.forked_ns;
+  if (has_steps(step_ends_ns)) begin = std::max(begin, step_ends_ns.front());
   const std::vector<uint64_t>& moments = record.moments_ns;
-  return static_cast<size_t>(
-      std::lower_bound(moments.begin(), moments.end(), step_ends_ns.front()) - moments.begin());
+  return static_cast<size_t>(std::lower_bound(moments.begin(), moments.end(), begin) -
+                             moments.begin());
 }
 
 // Every so manyth, the last among them. Many moments are there for what begins late in the record;
@@ -134,6 +139,9 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
   std::map<const Site*, uint64_t> largest;
   std::map<const Site*, std::vector<uint64_t>> imported;  // of at_moment, where there are no steps
   const size_t first = first_moment(record, step_ends_ns);
+  const bool steps = has_steps(step_ends_ns);
+  const std::vector<uint64_t> counted_ns(
+      record.moments_ns.begin() + static_cast<std::ptrdiff_t>(first), record.moments_ns.end());
   for (const RecordStack& s : record.stacks) {
     std::vector<Frame> frames = reader.frames(s);
     const size_t at = blamed_frame(frames);
@@ -152,7 +160,7 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     site.sample_bytes += static_cast<double>(s.live_bytes) * static_cast<double>(s.sample_bytes);
     site.at_moment.resize(record.moments_ns.size());
     for (size_t i = 0; i < site.at_moment.size(); ++i) site.at_moment[i] += s.at_moment[i];
-    if (first == 0 && is_importing(frames, at)) {
+    if (!steps && is_importing(frames, at)) {
       std::vector<uint64_t>& part = imported[&site];
       part.resize(record.moments_ns.size());
       for (size_t i = 0; i < part.size(); ++i) part[i] += s.at_moment[i];
@@ -173,12 +181,12 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     std::vector<uint64_t> counted(site.at_moment.begin() + static_cast<std::ptrdiff_t>(first),
                                   site.at_moment.end());
     if (const auto part = imported.find(&site); part != imported.end()) {
-      for (size_t i = 0; i < counted.size(); ++i) counted[i] -= part->second[i];
+      for (size_t i = 0; i < counted.size(); ++i) counted[i] -= part->second[first + i];
     }
     leave_out_the_end(counted);
     site.growth = steady_growth(thinned(counted), site.sample_bytes);
-    if (first == 0 && !(site.growth && site.growth->certain)) {
-      const auto over_time = growth_over_time(counted, record.moments_ns, site.sample_bytes);
+    if (!steps && !(site.growth && site.growth->certain)) {
+      const auto over_time = growth_over_time(counted, counted_ns, site.sample_bytes);
       if (over_time) site.growth = over_time;
     }
     std::vector<uint64_t> kept = site.at_moment;

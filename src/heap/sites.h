@@ -67,7 +67,8 @@ struct Site {
 };
 
 /// Which of the record's moments growth is looked for in, the index of the first: where the job has
-/// steps, not what it loads before the first has ended.
+/// steps, not what it loads before the first has ended; of a forked process nothing of its
+/// parent's.
 size_t first_moment(const Record& record, const std::vector<uint64_t>& step_ends_ns);
 
 /// By peak_bytes, largest first. `step_ends_ns`: CLOCK_MONOTONIC, in order; may be empty.

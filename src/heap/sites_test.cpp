@@ -109,6 +109,22 @@ TEST(Sites, KnowTheLeakOfTheStepsFromWhatIsLoadedBefore) {
   EXPECT_TRUE(leaks_of(sites, false).empty());
 }
 
+// What the parent had before says nothing of a worker, and takes nothing from what grows in it.
+TEST(Sites, AForkedProcesssLeakIsLookedForSinceTheFork) {
+  Record r = job();
+  for (RecordStack& s : r.stacks) s.at_moment.insert(s.at_moment.begin(), 200, s.at_moment[0]);
+  std::vector<uint64_t> before(200);
+  for (uint64_t i = 0; i < before.size(); ++i) before[i] = 500 * i;
+  for (uint64_t& ns : r.moments_ns) ns += 100'000;
+  r.moments_ns.insert(r.moments_ns.begin(), before.begin(), before.end());
+  EXPECT_TRUE(leaks_of(find_sites(r, nullptr, {})).empty());
+  r.forked_ns = 100'000;
+  EXPECT_EQ(first_moment(r, {}), 200u);
+  const auto sites = find_sites(r, nullptr, {});
+  ASSERT_EQ(leaks_of(sites).size(), 1u);
+  EXPECT_EQ(leaks_of(sites)[0]->line, 12u);
+}
+
 TEST(Sites, AnImportIsNoLeakHoweverLongItTakes) {
   Record r = job();
   r.places[5] = {"_load_unlocked", "<frozen importlib._bootstrap>", 690};

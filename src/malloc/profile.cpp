@@ -41,6 +41,7 @@ uint64_t g_peak_number = 0;     // a stack whose peak_seen is less has not chang
 uint64_t g_moment_ns[kMoments];
 unsigned g_moments = 0;
 uint64_t g_gap = 1, g_until_moment = 1;  // samples between moments
+uint64_t g_forked_ns = 0;                // when this process was; 0: it was not
 uint64_t g_samples = 0, g_next_dump = kFirstDump;
 uint64_t g_dump_ns = 0;  // when the next is due by the clock
 
@@ -363,6 +364,7 @@ int dump_heap(bool at_end) {
   out.add("flatout-heap 1\npid ").number(static_cast<uint64_t>(::getpid()));
   out.add("\ninterval ").number(sample_interval());
   out.add("\nwritten ").number(begin).add("\n");
+  if (g_forked_ns != 0) out.add("forked ").number(g_forked_ns).add("\n");
   if (at_end) out.add("at-end\n");
   if (python_keeps_its_objects()) out.add("objects-apart\n");
   uint32_t last_place = 0;
@@ -419,6 +421,9 @@ void unlock_profile() {
 void reset_profile_lock() {
   g_lock.reset();
   g_dump_lock.reset();
+  // Its own life has moments from its begin on, however long its parent's was.
+  g_gap = g_until_moment = 1;
+  g_forked_ns = os_now_ns();
 }
 
 }  // namespace flatout::malloc

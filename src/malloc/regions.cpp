@@ -2,6 +2,7 @@
 // fullest of the regions with the shortest free run that holds it, so that others become wholly
 // free and go back to the extents.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "malloc/os.h"
@@ -13,6 +14,15 @@ namespace {
 constexpr unsigned kMostLooks = 8;
 // What another thread collects of a span before it hands it over, which costs some cache misses.
 constexpr uint32_t kHandedBytes = 16384, kMostHanded = 256;
+// Where addresses are few (RLIMIT_AS), a span takes no more of those that are left, unless it would
+// hold fewer blocks: threads with blocks of many classes would take them all and use next to none.
+constexpr uint64_t kShareOfLeft = 1024, kFewestBlocks = 4;
+
+uint32_t span_pages(uint32_t block_bytes, uint64_t pages_left) {
+  const uint64_t fewest = (kFewestBlocks * block_bytes + kPageBytes - 1) >> kPageShift;
+  const uint64_t most = std::bit_ceil(std::max({fewest, pages_left / kShareOfLeft, uint64_t{4}}));
+  return static_cast<uint32_t>(std::min<uint64_t>(span_pages_of(block_bytes), most));
+}
 
 uint32_t first_page_of(const Region* r) {
   return static_cast<uint32_t>(r - g_range.regions) * kHugePages;
@@ -99,9 +109,10 @@ Region* PageHeap::new_region() {
 
 Span* PageHeap::allocate_small(unsigned size_class) {
   if (!range_start()) return nullptr;
-  const uint32_t bytes = kClassTable.bytes[size_class], pages = span_pages_of(bytes);
-  const unsigned order = order_of(pages);
+  const uint32_t bytes = kClassTable.bytes[size_class];
   const LockHolder hold(lock_);
+  const uint32_t pages = span_pages(bytes, g_range.pages - counts_.used);
+  const unsigned order = order_of(pages);
   Span* s = new_span();
   if (s == nullptr) return nullptr;
   Region* r = region_with_room(order);

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -454,14 +455,14 @@ TEST(Surface, RunsWhereAddressesAreFew) {
   }
 }
 
-// The half of a limit is to be had, not the next power of two below it. The child is this program
-// again, with the limit from its start on: it runs the second.
-TEST(Surface, HalfOfALimitOfAddressesIsForBlocks) {
+// The child is this program again, with so few addresses from its start on: it runs that test.
+void expect_with_addresses(size_t bytes, const std::string& test) {
+  const std::string filter = "--gtest_filter=Surface." + test;
   const pid_t child = fork();
   if (child == 0) {
-    const rlimit limit{size_t{300} << 20, size_t{300} << 20};
+    const rlimit limit{bytes, bytes};
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(99);
-    execl("/proc/self/exe", "malloc_surface_test", "--gtest_filter=Surface.Gives140Mib", nullptr);
+    execl("/proc/self/exe", "malloc_surface_test", filter.c_str(), nullptr);
     _exit(98);
   }
   int status = 0;
@@ -470,10 +471,39 @@ TEST(Surface, HalfOfALimitOfAddressesIsForBlocks) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// The half of a limit is to be had, not the next power of two below it.
+TEST(Surface, HalfOfALimitOfAddressesIsForBlocks) {
+  expect_with_addresses(size_t{300} << 20, "Gives140Mib");
+}
+
 TEST(Surface, Gives140Mib) {
   void* p = v_malloc(size_t{140} << 20);
   EXPECT_NE(p, nullptr);
   v_free(p);
+}
+
+// What spans have left untouched does not use up the few addresses there are: 14 MiB of blocks.
+TEST(Surface, BlocksOfManySizesInManyThreadsFitIntoFewAddresses) {
+  expect_with_addresses(size_t{300} << 20, "GivesAllSizesInTenThreads");
+}
+
+TEST(Surface, GivesAllSizesInTenThreads) {
+  std::atomic<int> refused{0};
+  std::barrier all_have(10);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 10; ++t) {
+    threads.emplace_back([&] {
+      std::vector<void*> blocks;
+      for (size_t size = 8; size <= 65536; size += std::max<size_t>(8, size / 16)) {
+        blocks.push_back(v_malloc(size));
+        if (blocks.back() == nullptr) ++refused;
+      }
+      all_have.arrive_and_wait();
+      for (void* p : blocks) v_free(p);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0);
 }
 
 }  // namespace

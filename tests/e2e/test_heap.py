@@ -339,6 +339,27 @@ def test_processes_that_end_without_destructors_are_there(flatout, tmp_path):
         assert any(Path(s["file"]).name == "job.py" and s["line"] == line_of(script, "# KEPT") for s in h["sites"]), text
 
 
+def test_a_leak_in_a_worker_is_found_beside_what_its_parent_did(flatout, tmp_path):
+    script = write(tmp_path, "train.py", """
+        import os, time
+        loaded = [bytes(2000) for _ in range(20000)]  # 40 MiB, long before the worker begins
+        for _ in range(200):
+            loaded[:2000] = [bytes(2000) for _ in range(2000)]
+            time.sleep(0.02)
+        pid = os.fork()
+        if pid == 0:
+            kept = []
+            for i in range(1500):
+                kept.append(bytearray(8000))  # grows
+                time.sleep(0.0005)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    """)
+    got, _, _ = heap(flatout, tmp_path, "--leaks", "--", sys.executable, script, env=OFTEN)
+    worker = next(process for process in [got, *got["processes"]] if process["leaks"])
+    assert worker["leaks"][0]["line"] == line_of(script, "# grows")
+
+
 def test_of_a_process_that_is_interrupted_there_is_nearly_all_and_when_it_was(flatout, tmp_path):
     script = write(tmp_path, "job.py", """
         import os, signal, time
