@@ -225,14 +225,17 @@ void give_reasons(Comparison& c) {
                      });
     fit_shares(part.reasons, difference);
   }
-  // A variable that is there to slow jobs down is not to stand behind what merely differs.
-  const auto is_known = [](const Change& change) {
-    return slows_by_purpose(change.what, change.before) !=
-           slows_by_purpose(change.what, change.after);
+  // Of what merely differs, a variable that is there to slow jobs down comes first, where it came
+  // with slower steps or went with faster ones.
+  const auto rank = [&](const Change& change) {
+    if (change.share_ms) return 0;
+    const int slows = static_cast<int>(slows_by_purpose(change.what, change.after)) -
+                      static_cast<int>(slows_by_purpose(change.what, change.before));
+    return slows * difference > 0 ? 1 : 2;
   };
-  for (const bool known : {true, false}) {
+  for (const int wanted : {0, 1, 2}) {
     for (const Change& change : c.changes) {
-      if (is_known(change) == known) give_reason(c, change);
+      if (rank(change) == wanted) give_reason(c, change);
     }
   }
 }

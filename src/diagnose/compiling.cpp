@@ -36,38 +36,41 @@ std::vector<const Step*> compiling_steps(const RunView& view) {
   return found;
 }
 
-/// Steady steps by whether they compile, as far as can be told: few readings miss it in many, and
-/// what is as long as those in which it was seen compiles, too.
+/// What steps take longer than the usual other one, seconds of all.
+double longer_than(const std::vector<double>& others, const std::vector<double>& steps) {
+  if (others.empty()) return 0;
+  const double usual = median(others);
+  double sum = 0;
+  for (const double length : steps) sum += std::max(length - usual, 0.0);
+  return sum;
+}
+
+/// Steady steps by whether they compile, as far as can be told.
 struct Compiling {
-  std::vector<const Step*> seen;
-  std::vector<double> with, others;  // seconds outside of waits for input
-  bool each = false;                 // step compiles: what others there are is chance
-  /// What they take longer than the usual other one, seconds of all. What was compiled is slow when
-  /// it first runs, too: it is optimised, tuned and given its memory then.
-  double longer() const {
-    if (others.empty()) return 0;
-    const double usual = median(others);
-    double sum = 0;
-    for (const double length : with) sum += std::max(length - usual, 0.0);
-    return sum;
+  std::vector<const Step*> steps;    // in which it was seen
+  std::vector<double> seen, unseen;  // seconds outside of waits for input
+  // Few readings miss it in many steps: what is as long as those in which it was seen may compile.
+  std::vector<double> with, others;
+  /// No step goes without it: what others there are is chance.
+  bool each() const {
+    const double by_chance = 2 * kShortOnes * static_cast<double>(unseen.size());
+    return static_cast<double>(others.size()) <= std::max(by_chance, unseen.empty() ? 0.0 : 1.0);
   }
 };
 
 Compiling look_at_steps(const RunView& view) {
   Compiling out;
-  out.seen = compiling_steps(view);
-  std::vector<double> unseen;
+  out.steps = compiling_steps(view);
   size_t next = 0;
   for (const Step* step : view.steps().steady) {
-    const bool seen = next < out.seen.size() && out.seen[next] == step;
+    const bool seen = next < out.steps.size() && out.steps[next] == step;
     if (seen) ++next;
     const double length = to_s(step->length() - step->part(model::Part::kInputWait));
-    (seen ? out.with : unseen).push_back(length);
+    (seen ? out.seen : out.unseen).push_back(length);
   }
-  const double least = out.with.empty() ? 0 : quantile(out.with, kShortOnes);
-  for (const double length : unseen) (length < least ? out.others : out.with).push_back(length);
-  const auto others = static_cast<double>(out.others.size());
-  out.each = others <= 2 * kShortOnes * static_cast<double>(unseen.size());
+  const double least = out.seen.empty() ? 0 : quantile(out.seen, kShortOnes);
+  out.with = out.seen;
+  for (const double length : out.unseen) (length < least ? out.others : out.with).push_back(length);
   return out;
 }
 
@@ -79,16 +82,24 @@ bool told_as_calls(const RunView& view, const Findings& findings) {
   return inside > 0.5 * view.per_step(Role::kTrainer, compiles);
 }
 
-/// Where no step goes without it: the calls that compile, with their first run. TensorFlow makes
-/// the graph ready for it then, which takes longer than to trace it.
-double calls_that_compile(const RunView& view) {
-  const bool graphs = !view.run().fact("tensorflow.version").empty();
-  const double first_run = graphs ? 2.5 : 1.1;
+/// How many times as long as compiling it takes with its first run: what was compiled is optimised,
+/// tuned and given its memory then. TensorFlow makes the graph ready for it, which takes longer
+/// than to trace it.
+double with_first_run(const RunView& view) {
+  return view.run().fact("tensorflow.version").empty() ? 1.1 : 2.5;
+}
+
+/// Seconds per step of what compiles: `itself`, more where the steps show it.
+double cost_of(const RunView& view, const Compiling& steps, double itself) {
+  const auto all = static_cast<double>(view.steps().count);
+  const double with = with_first_run(view) * itself;
   const auto calls = [](const Cell& c) {
     return c.role == Role::kTrainer && c.part == model::Part::kForward;
   };
-  return std::min(view.per_step(Role::kTrainer, calls),
-                  first_run * view.per_step(Role::kTrainer, compiles));
+  // Steps that are long for another reason are no part of it.
+  const double missed = steps.each() ? view.per_step(Role::kTrainer, calls)
+                                     : longer_than(steps.others, steps.with) / all;
+  return std::max({itself, longer_than(steps.unseen, steps.seen) / all, std::min(missed, with)});
 }
 
 }  // namespace
@@ -99,11 +110,9 @@ void detect_compiling(const RunView& view, Findings& findings) {
   const int64_t readings = view.readings(compiles);
   if (readings < kFewReadings) return;
   const Compiling steps = look_at_steps(view);
-  if (steps.seen.size() < kManyCompiles || told_as_calls(view, findings)) return;
+  if (steps.steps.size() < kManyCompiles || told_as_calls(view, findings)) return;
   const double itself = view.per_step(Role::kTrainer, compiles);
-  const auto all = static_cast<double>(view.steps().count);
-  double cost = std::max(itself, steps.longer() / all);
-  if (steps.each) cost = std::max(cost, calls_that_compile(view));
+  const double cost = cost_of(view, steps, itself);
   Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
                             0.85, cost);
   if (f == nullptr) return;
@@ -112,14 +121,16 @@ void detect_compiling(const RunView& view, Findings& findings) {
   f->where = view.where(compiles);
   evidence(*f, fmt::format("compiling takes {} a step", ms(itself)), itself * 1e3, "ms", "stacks",
            readings);
-  const auto n = static_cast<double>(steps.with.size());
+  const auto n = static_cast<int64_t>(steps.steps.size());
   evidence(*f,
-           fmt::format("{} of {} steps compile, the last of them step {}", steps.with.size(),
-                       view.steps().steady.size(), steps.seen.back()->index),
-           n, "steps", "stacks", readings);
-  const double each = cost * all / n;
-  evidence(*f, fmt::format("each of them takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
-           static_cast<int64_t>(steps.with.size()));
+           fmt::format("{} of {} steps were seen compiling, the last of them step {}", n,
+                       view.steps().steady.size(), steps.steps.back()->index),
+           static_cast<double>(n), "steps", "stacks", readings);
+  const double seen = longer_than(steps.others, steps.seen) / static_cast<double>(n);
+  if (seen > 0) {
+    evidence(*f, fmt::format("each of them takes {} longer", ms(seen)), seen * 1e3, "ms",
+             "timeline", n);
+  }
   compile_once(*f);
 }
 

@@ -86,7 +86,18 @@ TEST(Compiling, WhereEachStepCompilesTheFirstRunOfWhatItCompiledGoesToo) {
   }
 }
 
-// What is seen in nearly all steps, many times in each, is not missed in the others.
+// It is compiled in a moment, in few steps: that others are long has another reason.
+TEST(Compiling, LongStepsOfAnotherKindAreNotPutDownToIt) {
+  RunBuilder b;
+  for (int i = 0; i < 400; ++i) {
+    const bool again = i % 60 == 30;
+    b.step({{Part::kForward, again ? 10.0 : 0, kTrace}, {Part::kForward, 70.0 + i * 37 % 60, kRun}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "healthy");
+}
+
 TEST(Compiling, TheFewStepsThatDoNotCompileTellWhatWouldBeLeft) {
   RunBuilder b;
   for (int i = 0; i < 100; ++i) {

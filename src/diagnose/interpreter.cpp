@@ -74,36 +74,57 @@ void detect_gc(const RunView& view, Findings& findings) {
   remedy(*f, "gc_freeze", "Call gc.freeze() after start-up, raise gc.set_threshold().");
 }
 
-/// Threads beside the steps that are never at rest: what they do is not made for a step, and no
-/// more of it comes with more steps.
-int64_t never_at_rest(const RunView& view) {
+/// Threads of the training process that are never at rest: what they do is not made for a step, and
+/// no more of it comes with more steps.
+struct Restless {
+  double threads = 0;
+  double share = 0;  // of what such threads and others beside the steps hold the lock
+};
+
+Restless never_at_rest(const RunView& view) {
   constexpr double kNever = 0.9;
   struct Time {
-    double seen = 0, busy = 0;
+    double seen = 0, busy = 0, holding = 0;
   };
   std::unordered_map<model::ThreadId, Time> threads;
+  const auto& windows = view.steps().windows;
+  size_t window = 0;
+  double steady = 0;
+  for (const Window& w : windows) steady += to_s(w.end - w.begin);
   for (const model::StackReading& r : view.run().readings) {
-    if (view.role(r.thread) != Role::kHelper || r.at < view.steps().windows.front().begin) continue;
+    while (window < windows.size() && windows[window].end <= r.at) ++window;
+    if (window == windows.size()) break;
+    if (r.at < windows[window].begin || view.role(r.thread) != Role::kHelper) continue;
+    if (view.run().threads[r.thread].process != view.trainer_process()) continue;
     const Act act = act_of(r, view.stacks().traits(r.stack));
     Time& time = threads[r.thread];
-    time.seen += r.weight_us * 1e-6;
-    if (works(act) || act == Act::kGil) time.busy += r.weight_us * 1e-6;
+    const double seconds = r.weight_us * 1e-6;
+    time.seen += seconds;
+    if (on_cpu(act) || act == Act::kGil || act == Act::kRunQueue) time.busy += seconds;
+    if (act == Act::kPython) time.holding += seconds;
   }
-  return std::ranges::count_if(threads, [&](const auto& thread) {
-    return thread.second.seen > kNever * view.seconds() &&
-           thread.second.busy > kNever * thread.second.seen;
-  });
+  Restless out;
+  double all = 0;
+  for (const auto& [thread, time] : threads) {
+    all += time.holding;
+    if (time.seen < kNever * steady || time.busy < kNever * time.seen) continue;
+    ++out.threads;
+    out.share += time.holding;
+  }
+  if (all > 0) out.share /= all;
+  return out;
 }
 
 /// Of `wait` per step what is saved where the work that holds the lock moves to processes: there it
 /// takes as long, on the cores that there are.
 double saved_elsewhere(const RunView& view, double wait) {
-  const auto restless = static_cast<double>(never_at_rest(view));
-  const double helpers = restless > 0 ? 0 : view.per_step(Role::kHelper, holds_gil);
-  const double aside = helpers + view.per_step(Role::kProducer, holds_gil);
-  const double own = view.steps().mean - wait, cores = std::max(view.cpu().usable - restless, 1.0);
+  const Restless restless = never_at_rest(view);
+  const double aside = view.per_step(Role::kProducer, holds_gil) +
+                       view.per_step(Role::kHelper, holds_gil) * (1 - restless.share);
+  const double own = view.steps().mean - wait;
+  const double cores = std::max(view.cpu().usable - restless.threads, 1.0);
   const double then =
-      std::max(own, (own + aside) / cores) * WhatIf(view).beside(restless + aside / own);
+      std::max(own, (own + aside) / cores) * WhatIf(view).beside(restless.threads + aside / own);
   return std::clamp(view.steps().mean - then, 0.0, wait);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,7 +20,7 @@ struct ProcessHeap {
   std::vector<Site> sites;
   std::string command;
   size_t readings = 0;           // moments that growth was looked for in
-  bool since_a_step = false;     // they begin with the end of the first step
+  std::string_view since;        // " since the first step", " since the fork": where they begin
   std::optional<Nanos> written;  // when the record was, from the begin of the run on
 };
 

@@ -55,8 +55,8 @@ void append_unclear(std::string& out, const ProcessHeap& heap) {
 void append_leaks(std::string& out, const ProcessHeap& heap, const ReportOptions& options) {
   const std::vector<const Site*> leaks = leaks_of(heap.sites);
   if (heap.readings < kLeastMoments) {
-    out += fmt::format("Too few samples{} to tell whether anything leaks: {}.\n",
-                       heap.since_a_step ? " since the first step" : "", way_out(heap));
+    out += fmt::format("Too few samples{} to tell whether anything leaks: {}.\n", heap.since,
+                       way_out(heap));
     return;
   }
   if (leaks.empty()) {

@@ -91,9 +91,7 @@ size_t blamed_frame(const std::vector<Frame>& frames) {
   return python < frames.size() ? python : 0;
 }
 
-static bool has_steps(const std::vector<uint64_t>& step_ends_ns) {
-  return step_ends_ns.size() >= 2;
-}
+bool has_steps(const std::vector<uint64_t>& step_ends_ns) { return step_ends_ns.size() >= 2; }
 
 size_t first_moment(const Record& record, const std::vector<uint64_t>& step_ends_ns) {
   uint64_t begin = record.forked_ns;

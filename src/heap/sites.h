@@ -66,6 +66,8 @@ struct Site {
   std::vector<Frame> stack;              // one that leads to it: of its largest
 };
 
+/// Whether growth is looked for by steps.
+bool has_steps(const std::vector<uint64_t>& step_ends_ns);
 /// Which of the record's moments growth is looked for in, the index of the first: where the job has
 /// steps, not what it loads before the first has ended; of a forked process nothing of its
 /// parent's.

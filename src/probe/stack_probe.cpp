@@ -64,8 +64,9 @@ struct StackProbe::ThreadEntry {
 
   std::vector<PythonFrame> frames;
   uint64_t native_pc = 0, native_sp = 0;  // of the stack, where it is a blocked native one
-  model::StackId stood_in = 0;            // the last of these, and in which state that was
+  model::StackId stood_in = 0;            // the last of these, in which state, and in which call
   ThreadState stood_as = ThreadState::kUnknown;
+  int64_t stood_call = -1;
   bool native_tried = false;
   bool native_running = false;  // the stack is a sample of it running
   NativePlace place = NativePlace::kElsewhere;
@@ -83,9 +84,11 @@ struct StackProbe::ThreadEntry {
   Nanos owed{};  // time not yet delivered
 
   /// It went on before its native stack was copied: what is there now is of something else.
-  void stand_as_before() {
-    stack = state == stood_as ? stood_in : 0;
+  void stand_as_before(const std::optional<SyscallInfo>& call) {
+    const bool same = state == stood_as && (!call || call->number == stood_call);
+    stack = same ? stood_in : 0;
     native_pc = native_sp = 0;
+    native_running = false;
   }
 };
 
@@ -612,7 +615,7 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
   thread.state = blocked_state(stat->state, call, wchan, process.gil);
   if (call) thread.syscall = static_cast<int16_t>(std::min(call->number, 0x7FFF));
   if (process.hopeless) {
-    if (!call) return thread.stand_as_before();
+    if (!call) return thread.stand_as_before(call);
     return read_native(process, thread, call, now, sink);
   }
   if (call && thread.state == ThreadState::kLock) {
@@ -662,7 +665,7 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
       call ? process.native->blocked(thread.tid, *call) : process.native->running(thread.tid);
   cost_.native += names_.spent() - names_before;
   thread.native_tried = !process.native->later();
-  if (process.native->went_on()) return thread.stand_as_before();
+  if (process.native->went_on()) return thread.stand_as_before(call);
   if (thread.tid == process.pid) note_awaited(process, call, frames, now);
   if (!frames.empty() && thread.tid == process.loop_thread)
     show_native_loop(process, !call || thread.state == ThreadState::kLock, now);
@@ -678,6 +681,7 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
     thread.native_sp = call->sp;
     thread.stood_in = thread.stack;
     thread.stood_as = thread.state;
+    thread.stood_call = call->number;
   }
   if (!call) {
     // Without a new sample it had no core: it stands where it stood, unless it slept meanwhile.

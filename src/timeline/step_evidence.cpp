@@ -174,6 +174,7 @@ class Judge {
   // Of the time in a function that it has text parsed, from which that is what it is for.
   static constexpr double kMostlyParses = 0.5;
   static constexpr double kNearlyAll = 0.98;  // of the time is in the function with the loop
+  static constexpr double kByTheWay = 0.05;   // of what a function does that is there for it
 
   const StackFacts& facts(StackId id) {
     const auto [it, is_new] = facts_.try_emplace(id);
@@ -273,22 +274,24 @@ class Judge {
     }
   }
 
-  // Functions of the job's own that write more than they read: what else they do with files (open,
-  // rename, wait for the disk) is for that. The one with the loop does all kinds of things.
+  // Functions of the job's own that write more than they read, and do not write by the way: what
+  // else they do with files (open, rename, wait for the disk) is for that. The one with the loop
+  // does all kinds of things.
   void find_writers() {
     for (const Reading& r : readings_) {
       const StackFacts& f = facts(r.reading->stack);
       const model::CallKind call = model::call_kind(r.reading->syscall);
-      double& written = written_[{key(f.own).function, key(f.own).file}];
-      if (call == model::CallKind::kWrite || f.writes) written += r.reading->weight_us;
-      if (call == model::CallKind::kRead) written -= r.reading->weight_us;
+      Written& own = written_[{key(f.own).function, key(f.own).file}];
+      own.all += r.reading->weight_us;
+      if (call == model::CallKind::kWrite || f.writes) own.written += r.reading->weight_us;
+      if (call == model::CallKind::kRead) own.written -= r.reading->weight_us;
     }
   }
   bool is_writer(const StackFacts& f) const {
     if (f.own == 0 || run_.string(key(f.own).function) == "main") return false;
     if (loop_functions_.contains(key(f.own).function)) return false;
     const auto it = written_.find({key(f.own).function, key(f.own).file});
-    return it != written_.end() && it->second > 0;
+    return it != written_.end() && it->second.written > kByTheWay * it->second.all;
   }
 
   bool makes_samples(const StackFacts& f) const {
@@ -531,9 +534,12 @@ class Judge {
   std::vector<Reading> readings_;
   std::unordered_map<StackId, StackFacts> facts_;
   std::map<uint32_t, LineWeights> lines_;
-  std::unordered_map<FrameId, int64_t> writes_;              // less reads, by innermost frame
-  std::set<std::pair<StringId, StringId>> parsers_;          // functions, of native code
-  std::map<std::pair<StringId, StringId>, double> written_;  // less read, by function of the job's
+  std::unordered_map<FrameId, int64_t> writes_;      // less reads, by innermost frame
+  std::set<std::pair<StringId, StringId>> parsers_;  // functions, of native code
+  struct Written {
+    double written = 0, all = 0;  // less what it reads, and whatever it does
+  };
+  std::map<std::pair<StringId, StringId>, Written> written_;  // by function of the job's
   std::set<StringId> loop_functions_;
   size_t loop_depth_ = kNowhere;
   FrameKey loop_key_{};

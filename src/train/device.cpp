@@ -18,20 +18,20 @@ std::optional<uint64_t> limit_of(__rlimit_resource_t resource) {
   return limit.rlim_cur;
 }
 
-/// The device's limit had room, the machine had not. Memory comes in pages, each a file in memory.
+/// The device's limit had room, the machine had not. Pieces of memory are mapped files in memory.
 Error refused_by_the_system(const std::string& name, uint64_t bytes) {
   std::string hint = "a smaller --device-memory or --batch";
   const auto file = limit_of(RLIMIT_FSIZE), addresses = limit_of(RLIMIT_AS);
-  if (file.has_value() && *file < devmem::round_up(bytes, devmem::kPageBytes)) {
-    hint = fmt::format(
-        "this process may have files of {} (ulimit -f), which device memory is to "
-        "the system: allow it more",
-        size_text(*file));
-  } else if (addresses.has_value()) {
+  if (addresses.has_value()) {
     hint = fmt::format(
         "this process may have addresses for {} (ulimit -v): allow it more, or give "
         "--device-memory, far less than that",
         size_text(*addresses));
+  } else if (file.has_value() && *file < devmem::round_up(bytes, devmem::kPageBytes)) {
+    hint = fmt::format(
+        "this process may have files of {} (ulimit -f), which device memory is to "
+        "the system: allow it more",
+        size_text(*file));
   }
   return Error{Code::kFull,
                fmt::format("the system refuses {} memory for {}", name, size_text(bytes)), hint};

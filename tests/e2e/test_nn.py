@@ -146,6 +146,21 @@ def test_what_is_frozen_gets_no_gradient_and_the_rest_the_same(training, add, re
                 torch.testing.assert_close(g, w, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("training", (True, False))
+def test_who_keeps_tensors_elsewhere_until_backward_may_lay_them_out_anew(training):
+    theirs, ours = pair(64, torch.float64, True)
+    theirs.train(training), ours.train(training)
+    x, dy = (tensor(2, 64, 7, 7, dtype=torch.float64, seed=s).to(memory_format=torch.channels_last) for s in (1, 2))
+
+    def gradient(function):
+        given = x.clone().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.contiguous(), lambda t: t):
+            y = function(given)
+        return torch.autograd.grad(y, given, dy)[0]
+
+    torch.testing.assert_close(gradient(ours), gradient(lambda a: plain(theirs, a, None, True)), atol=1e-12, rtol=1e-12)
+
+
 def test_without_parameters_or_running_statistics():
     for options in ({"affine": False}, {"track_running_stats": False}, {"affine": False, "track_running_stats": False}):
         theirs, ours = pair(4, **options)

@@ -79,7 +79,7 @@ def fuse(model: torch.nn.Module) -> Fusion:
             not_fused[names[0]] = f"it is a {type(norm).__name__}; only BatchNorm2d is taken"
     for norm in taken:
         norm.__class__ = BatchNormAddReLU2d
-        norm.relu, norm.taken = False, True
+        norm.relu, norm._flatout_taken = False, True
 
     modules = dict(model.named_modules())
     ours = {norm: names[0] for norm, names in norms.items() if type(norm) is BatchNormAddReLU2d and not norm.relu and len(names) == 1}

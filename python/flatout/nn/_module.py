@@ -10,7 +10,7 @@ from . import _ops
 from ._guard import deep_copy, reduced
 
 
-_OWN = ("relu", "taken")  # attributes that a BatchNorm2d has not
+_OWN = ("relu", "_flatout_taken")  # attributes that a BatchNorm2d has not
 
 
 class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
@@ -23,7 +23,7 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
     gradients raise NotImplementedError.
     """
 
-    taken = False  # whether `fuse` made it of a BatchNorm2d
+    _flatout_taken = False  # whether `fuse` made it of a BatchNorm2d
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1, affine: bool = True,
                  track_running_stats: bool = True, relu: bool = True, device=None, dtype=None):
@@ -73,9 +73,14 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
 
     __deepcopy__ = deep_copy
 
+    def __copy__(self):
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
     def __reduce_ex__(self, protocol):
         """For pickle: what `fuse` took is the BatchNorm2d that it was."""
-        if self.taken and not self.relu:
+        if self._flatout_taken and not self.relu and type(self) is BatchNormAddReLU2d:
             return reduced(self, torch.nn.BatchNorm2d, *_OWN)
         return super().__reduce_ex__(protocol)
 

@@ -307,7 +307,9 @@ def _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics):
 
 
 def _gradients_unseen(ctx, dy, x, weight, mask, statistics, batch_statistics):
-    """The same where no operator ran in forward, so that mask and statistics are the kernels' own."""
+    """The same where no operator ran in forward: the kernels are called without one, for what is asked for."""
+    if memory_format(x) != ctx.layout:  # laid out anew by who keeps tensors elsewhere until backward; the mask is as x was
+        x = x.contiguous(memory_format=ctx.layout)
     if not _nobody_differentiates(dy, x, weight):
         return _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics)
     wants_x, wants_residual, wants_weight, wants_bias, _ = ctx.needs_input_grad
@@ -362,7 +364,7 @@ class _Training(torch.autograd.Function):
         mask, statistics = _empty_mask(x, keep_mask), x.new_empty((2, x.shape[1]), dtype=torch.float64)
         y = _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, mask.data_ptr() if keep_mask else 0,
                    statistics.data_ptr())
-        ctx.relu = relu
+        ctx.relu, ctx.layout = relu, memory_format(x)
         ctx.save_for_backward(x, weight, mask, statistics)
         return y
 
@@ -380,7 +382,7 @@ class _Evaluation(torch.autograd.Function):
         running_mean, running_var, eps, relu, keep_mask = more
         mask = _empty_mask(x, keep_mask)
         y = _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, mask.data_ptr() if keep_mask else 0)
-        ctx.relu, ctx.eps = relu, eps
+        ctx.relu, ctx.eps, ctx.layout = relu, eps, memory_format(x)
         ctx.save_for_backward(x, weight, mask, running_mean, running_var)
         return y
 
