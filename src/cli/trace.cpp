@@ -337,7 +337,7 @@ bool same_file(const std::string& a, const std::string& b) {
          one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-/// What a conversion was asked for, as far as it makes sense; `code` says that it does not.
+/// Whether what is asked for makes no sense: it is said then, and `code` is what to end with.
 bool is_refused(const Usage& usage, const Settings& settings, const std::string& input,
                 const std::string& format, int& code) {
   const auto refuse = [&](const std::string& what, const std::string& way_out) {

@@ -8,6 +8,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/input.h"
+#include "diagnose/input_causes.h"
 
 namespace flatout::diagnose {
 
@@ -17,8 +18,6 @@ using model::Step;
 
 namespace {
 
-// Of the cores, from which more threads find room.
-constexpr double kIdle = 0.15;
 // Of what less work saves, what more threads must save to be what lacks.
 constexpr double kMostOfIt = 0.7;
 // Of the pipeline's work, what its threads wait for storage from which that is the cause.
@@ -157,10 +156,10 @@ bool detect_graph_input(const RunView& view, Findings& findings) {
   const double by_less = std::min(whatif.saved_by(less), serial ? left : steps.mean);
   const int enough = std::max(2, static_cast<int>(view.cpu().usable));
   const Relief more{.workers = enough};
-  const bool idle = view.cpu().idle_known && view.cpu().idle > kIdle * view.cpu().usable;
   // Who reads has no threads to be given.
   const bool reads = &most == &pipeline.stages.back();
-  const bool few = idle && !reads && most.threads < enough && view.cpu().throttled < 0.05;
+  const bool few =
+      has_idle_cores(view) && !reads && most.threads < enough && view.cpu().throttled < 0.05;
   const double by_more = few ? std::min(whatif.saved_by(more), by_less) : 0;
   const bool lacks_threads = by_more > kMostOfIt * by_less;
   const bool from_storage = stored(view) > kStored * loader.fetch;

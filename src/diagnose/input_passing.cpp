@@ -28,8 +28,10 @@ class Passing {
   void add_both_sides(Relief& relief) const;
   // Taking a batch out of the queue is passing it, too: the training thread unpickles it, and frees
   // the objects of the one before at the same line.
-  bool takes_over(const Cell& c) const {
-    return takes(c) && ((c.traits & kInQueue) != 0 || (line_ != 0 && c.user == line_));
+  Profile::Filter takes_over() const {
+    return [line = line_](const Cell& c) {
+      return takes(c) && ((c.traits & kInQueue) != 0 || (line != 0 && c.user == line));
+    };
   }
   static bool takes(const Cell& c) {
     return c.role == Role::kTrainer && c.part == Part::kInputWait && on_cpu(c.act);
@@ -51,7 +53,7 @@ Passing::Passing(const RunView& view, const BatchTimes& times) : view_(view), ti
       [](const Cell& c) { return takes(c) && (c.traits & kInQueue) != 0; }, view.run());
   if (hot) line_ = hot->frame;
   if (view.loader().kind == LoaderKind::kProcesses) {
-    handling_ = view.per_step(Role::kTrainer, [this](const Cell& c) { return takes_over(c); });
+    handling_ = view.per_step(Role::kTrainer, takes_over());
   }
   look_at_queue();
   // Few readings may say more, but it takes about as long as pickling, which is measured.
@@ -93,7 +95,8 @@ void Passing::add_both_sides(Relief& relief) const {
                          });
   const double trains =
       view_.per_step(Role::kPool, works) +
-      view_.per_step(Role::kTrainer, [&](const Cell& c) { return works(c) && !takes_over(c); }) +
+      view_.per_step(Role::kTrainer,
+                     [&, own = takes_over()](const Cell& c) { return works(c) && !own(c); }) +
       view_.per_step(Role::kHelper, [&](const Cell& c) {
         return works(c) && !c.aside && (c.traits & kInQueue) == 0;
       });
@@ -122,8 +125,7 @@ InputCause Passing::cause() const {
   const bool at_loop = taking_ && !(between_ && view_.where(collates));
   return {"input.collate", "Putting batches together and passing them on bounds the loader", relief,
           between_ ? std::max(in_queue_, times_.total) : passing_ + handling_,
-          at_loop ? Profile::Filter([own = *this](const Cell& c) { return own.takes_over(c); })
-                  : collates};
+          at_loop ? takes_over() : collates};
 }
 
 }  // namespace

@@ -73,8 +73,10 @@ class PythonBound {
     differentiated_ = a_step([this](const Cell& c) { return has_backward(c); });
     look_at_operations();
     look_at_lines();
-    choose_lines();
+    if (is_told()) choose_lines();
   }
+  PythonBound(const PythonBound&) = delete;  // its filters know where it is
+  PythonBound& operator=(const PythonBound&) = delete;
 
   bool is_told() const { return by_lines_ || by_ops_ || by_places_ || (anomaly_ && ops_ > 0); }
   void tell(Findings& findings) const;

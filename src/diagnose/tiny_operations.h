@@ -24,6 +24,8 @@ class TinyOperations {
  public:
   /// `aside`: what is told already.
   TinyOperations(const RunView& view, Profile::Filter aside);
+  TinyOperations(const TinyOperations&) = delete;  // its filters know where it is
+  TinyOperations& operator=(const TinyOperations&) = delete;
 
   /// Work of the step that these rules are about, on a core.
   bool runs(const Cell& c) const;

@@ -69,11 +69,15 @@ bool parses_text(std::string_view function) {
 bool writes_stream(std::string_view function) {
   static constexpr std::array<std::string_view, 5> kStreams = {
       "std::ostream", "std::basic_ostream<", "std::__ostream_insert", "std::endl", "::xsputn("};
-  static constexpr std::array<std::string_view, 14> kCalls = {
-      "printf",   "fprintf",    "vfprintf",    "puts",           "fputs",
-      "putchar",  "fputc",      "fflush",      "fwrite",         "fwrite_unlocked",
-      "do_write", "file_write", "file_xsputn", "new_file_xsputn"};
-  if (function.starts_with("_IO_")) function.remove_prefix(4);
+  static constexpr std::array<std::string_view, 10> kCalls = {
+      "printf",  "fprintf", "vfprintf", "puts",   "fputs",
+      "putchar", "fputc",   "fflush",   "fwrite", "fwrite_unlocked"};
+  static constexpr std::array<std::string_view, 2> kInside = {"_write",
+                                                              "_xsputn"};  // the C library
+  if (function.starts_with("_IO_")) {
+    function.remove_prefix(4);
+    if (contains_any(function, kInside)) return true;
+  }
   return contains_any(function, kStreams) || std::ranges::find(kCalls, function) != kCalls.end();
 }
 

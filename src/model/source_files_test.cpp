@@ -24,12 +24,13 @@ TEST(SourceFiles, FunctionsThatParseTextAreKnownByName) {
 
 TEST(SourceFiles, StreamsOfCppAndOfCThatAreWrittenTo) {
   for (const std::string_view function :
-       {"std::ostream::write(char const*, long)", "fwrite", "_IO_file_xsputn", "fprintf",
+       {"std::ostream::write(char const*, long)", "fwrite", "_IO_file_xsputn", "_IO_new_do_write",
+        "fprintf",
         "std::basic_filebuf<char, std::char_traits<char> >::xsputn(char const*, long)"}) {
     EXPECT_TRUE(writes_stream(function)) << function;
   }
-  for (const std::string_view function :
-       {"fread", "std::istream::read(char*, long)", "rewrite", "overwrite", "_IO_file_xsgetn"}) {
+  for (const std::string_view function : {"fread", "do_write", "std::istream::read(char*, long)",
+                                          "rewrite", "overwrite", "_IO_file_xsgetn"}) {
     EXPECT_FALSE(writes_stream(function)) << function;
   }
 }

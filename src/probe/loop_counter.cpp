@@ -16,6 +16,7 @@ std::span<const PythonLoop> outside_iterators(const PythonThread& thread,
       thread.loops, [&](const PythonLoop& loop) { return loop.depth >= outside; });
   return {thread.loops.begin(), inside};
 }
+
 namespace {
 
 constexpr size_t kMaxLoops = 64;

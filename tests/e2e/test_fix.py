@@ -101,7 +101,8 @@ def fix(flatout: str, folder: Path, *words: str, **more) -> subprocess.Completed
 @pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
 def test_finds_the_remedy_and_touches_nothing(flatout: str, job_python: str, job: Path) -> None:
     before, script = tree(job), script_of(job).name
-    done = fix(flatout, job, "--budget", "120", "--skip", "priority,allocator_anyway", "--", job_python, script)
+    done = fix(flatout, job, "--budget", "120", "--skip", "priority,allocator_anyway,background_save", "--", job_python,
+               script)
     assert done.returncode == 0, done.stderr
     assert tree(job) == before
     assert not processes_with(str(job)) and not processes_with(script)
