@@ -54,7 +54,7 @@ struct Compiling {
   /// No step goes without it: what others there are is chance.
   bool each() const {
     const double by_chance = 2 * kShortOnes * static_cast<double>(unseen.size());
-    return static_cast<double>(others.size()) <= std::max(by_chance, unseen.empty() ? 0.0 : 1.0);
+    return static_cast<double>(others.size()) <= std::max(by_chance, 1.0);
   }
 };
 

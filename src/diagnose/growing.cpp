@@ -85,8 +85,7 @@ class Places {
   }
   /// Apart from all lines.
   uint64_t own_function(model::FrameId line) const {
-    const model::Frame& f = run_.frames[line];
-    return uint64_t{1} << 63 | uint64_t{f.file} << 32 | f.function;
+    return uint64_t{1} << 63 | function_key(run_, line);
   }
 
   const model::Run& run_;

@@ -89,8 +89,6 @@ Restless never_at_rest(const RunView& view) {
   std::unordered_map<model::ThreadId, Time> threads;
   const auto& windows = view.steps().windows;
   size_t window = 0;
-  double steady = 0;
-  for (const Window& w : windows) steady += to_s(w.end - w.begin);
   for (const model::StackReading& r : view.run().readings) {
     while (window < windows.size() && windows[window].end <= r.at) ++window;
     if (window == windows.size()) break;
@@ -107,7 +105,7 @@ Restless never_at_rest(const RunView& view) {
   double all = 0;
   for (const auto& [thread, time] : threads) {
     all += time.holding;
-    if (time.seen < kNever * steady || time.busy < kNever * time.seen) continue;
+    if (time.seen < kNever * view.seconds() || time.busy < kNever * time.seen) continue;
     ++out.threads;
     out.share += time.holding;
   }

@@ -140,6 +140,11 @@ Act act_of(const model::StackReading& reading, Traits traits) {
   }
 }
 
+uint64_t function_key(const model::Run& run, model::FrameId frame) {
+  const model::Frame& f = run.frames[frame < run.frames.size() ? frame : 0];
+  return uint64_t{f.file} << 32 | f.function;
+}
+
 bool is_unread(const Cell& cell) { return cell.user == 0 && (cell.traits & kHasPython) == 0; }
 
 bool at_lock_of_jobs(const Cell& cell) {
@@ -182,8 +187,7 @@ std::optional<Hot> Profile::hottest(const Filter& filter, const model::Run& run,
   const auto add = [&](const std::vector<Cell>& cells, double weight) {
     for (const Cell& c : cells) {
       if (c.user == 0 || c.user >= run.frames.size() || !filter(c)) continue;
-      const model::Frame& f = run.frames[c.user];
-      Function& function = functions[static_cast<uint64_t>(f.file) << 32 | f.function];
+      Function& function = functions[function_key(run, c.user)];
       function.seconds += weight * c.seconds;
       function.lines[c.user] += weight * c.seconds;
     }

@@ -75,6 +75,8 @@ struct Cell {
 /// Without a stack: that of Python which runs fast cannot always be read. Such time is spread as
 /// the rest is.
 bool is_unread(const Cell& cell);
+/// The same for all lines of a function; frame 0's where the run has no such frame.
+uint64_t function_key(const model::Run& run, model::FrameId frame);
 /// Whether native code takes or releases a lock of the job's, or waits for one; not malloc's.
 bool at_lock_of_jobs(const Cell& cell);
 

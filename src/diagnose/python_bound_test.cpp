@@ -354,5 +354,31 @@ TEST(PythonBound, WhatHoldsTheLockAllTheTimeIsNoWorkOfTheSteps) {
   }
 }
 
+// Beside such a thread, work for each step stays work, and a thread that waits for an answer all
+// the time is at rest.
+TEST(PythonBound, WorkForTheStepsStaysBesideAThreadThatIsNeverAtRest) {
+  const Line show{"show", "/home/u/progress.py", 24}, score{"score", "/home/u/score.py", 9};
+  RunBuilder b;
+  const model::ThreadId shows = b.thread(0, 101), scores = b.thread(0, 102),
+                        asks = b.thread(0, 103);
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint at = b.now();
+    b.step({{Part::kForward, 4, {ThreadState::kOnCpuPython, {kMain}}},
+            {Part::kForward, 16, {ThreadState::kGilWait, {kMain}}}},
+           i < 3);
+    b.doing(scores, at, at + nanos(4e6), {ThreadState::kPoll, {score}});
+    b.doing(scores, at + nanos(4e6), at + nanos(8e6), {ThreadState::kOnCpuPython, {score}});
+    b.doing(scores, at + nanos(8e6), b.now(), {ThreadState::kPoll, {score}});
+    b.doing(shows, at, at + nanos(8e6), {ThreadState::kGilWait, {show}});
+    b.doing(shows, at + nanos(8e6), b.now(), {ThreadState::kOnCpuPython, {show}});
+    b.doing(asks, at, b.now(), {ThreadState::kPoll, {score}});
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.gil") << d.headline;
+  // To 4 ms of the loop's and 4 ms of scores on the core that is left, beside a busy one.
+  EXPECT_NEAR(*d.findings.front().gain, 2.2, 0.25);
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

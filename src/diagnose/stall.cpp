@@ -43,12 +43,6 @@ bool saving(const Cell& c) {
   return c.role == Role::kTrainer && (c.part == Part::kCheckpoint || (c.traits & kInSave) != 0);
 }
 
-/// The same for all lines of a function.
-uint64_t function_of(const model::Run& run, model::FrameId id) {
-  const model::Frame& f = run.frames[id < run.frames.size() ? id : 0];
-  return static_cast<uint64_t>(f.file) << 32 | f.function;
-}
-
 bool waits_for_others(const Cell& c) {
   return c.role == Role::kTrainer && (c.act == Act::kPoll || c.act == Act::kLock) && !saving(c) &&
          (c.traits & kInLogging) == 0;
@@ -102,7 +96,7 @@ class SavePlaces {
   static bool on_files(Act act) {
     return act == Act::kWrite || act == Act::kMetadata || act == Act::kRead || act == Act::kKernel;
   }
-  uint64_t key(model::FrameId id) const { return function_of(run_, id); }
+  uint64_t key(model::FrameId id) const { return function_key(run_, id); }
   /// A script's body does all kinds of things: only its own lines say which.
   bool outermost(model::FrameId id) const {
     return run_.string(run_.frames[id].function) == "<module>";
@@ -147,7 +141,7 @@ class Writes {
       if (line.readings < 2 || line.to_files() <= kWritingLine * line.all) continue;
       places_that_write_.insert(frame);
       if (view.run().frames[frame].line > 0) lines_.insert(frame);
-      if (!view.is_python()) functions_.insert(function_of(view.run(), frame));
+      if (!view.is_python()) functions_.insert(function_key(view.run(), frame));
     }
     const auto increase = [&](SignalId signal) {
       return view.process_increase(signal,
@@ -199,7 +193,7 @@ class Writes {
            (places_that_write_.contains(c.user) &&
             (c.act == Act::kKernel || c.act == Act::kMetadata)) ||
            (c.act == Act::kMetadata && c.part != Part::kInputWait && c.user != 0 &&
-            functions_.contains(function_of(run_, c.user))) ||
+            functions_.contains(function_key(run_, c.user))) ||
            (lines_.contains(c.user) && (c.act == Act::kNative || c.act == Act::kRead));
   }
   bool is_plain(const Cell& c) const {

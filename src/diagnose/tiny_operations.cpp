@@ -90,9 +90,7 @@ void TinyOperations::sum_up_places() {
 }
 
 uint64_t TinyOperations::function_of(model::FrameId frame) const {
-  const auto& frames = view_.run().frames;
-  const model::Frame& f = frames[frame < frames.size() ? frame : 0];
-  return uint64_t{1} << 63 | static_cast<uint64_t>(f.file) << 32 | f.function;
+  return uint64_t{1} << 63 | function_key(view_.run(), frame);
 }
 
 TinyOperations::Place TinyOperations::place(uint64_t key) const {

@@ -45,7 +45,7 @@ void in_parent() {
 void in_child() {
   reset_mappings_lock();
   reset_python_lock();
-  reset_profile_lock();
+  reset_profile();
   g_page_heap.reset_lock();
   reset_range_lock();
   reset_cache_locks();

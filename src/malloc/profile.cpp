@@ -418,10 +418,10 @@ void unlock_profile() {
   g_lock.unlock();
   g_dump_lock.unlock();
 }
-void reset_profile_lock() {
+void reset_profile() {
   g_lock.reset();
   g_dump_lock.reset();
-  // Its own life has moments from its begin on, however long its parent's was.
+  // As close together as those of its parent's begin, however long that has lived.
   g_gap = g_until_moment = 1;
   g_forked_ns = os_now_ns();
 }

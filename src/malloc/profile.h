@@ -74,6 +74,7 @@ int dump_profile(const char* path);
 
 void lock_profile();
 void unlock_profile();
-void reset_profile_lock();
+/// In the child of a fork: with its locks free, and moments from its own begin on.
+void reset_profile();
 
 }  // namespace flatout::malloc

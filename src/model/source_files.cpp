@@ -72,8 +72,8 @@ bool writes_stream(std::string_view function) {
   static constexpr std::array<std::string_view, 10> kCalls = {
       "printf",  "fprintf", "vfprintf", "puts",   "fputs",
       "putchar", "fputc",   "fflush",   "fwrite", "fwrite_unlocked"};
-  static constexpr std::array<std::string_view, 2> kInside = {"_write",
-                                                              "_xsputn"};  // the C library
+  // Within the C library: "_IO_new_do_write", "_IO_file_xsputn".
+  static constexpr std::array<std::string_view, 2> kInside = {"_write", "_xsputn"};
   if (function.starts_with("_IO_")) {
     function.remove_prefix(4);
     if (contains_any(function, kInside)) return true;
