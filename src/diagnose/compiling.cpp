@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/stats.h"
+#include "diagnose/framework.h"
 
 namespace flatout::diagnose {
 
@@ -86,7 +87,7 @@ bool told_as_calls(const RunView& view, const Findings& findings) {
 /// tuned and given its memory then. TensorFlow makes the graph ready for it, which takes longer
 /// than to trace it.
 double with_first_run(const RunView& view) {
-  return view.run().fact("tensorflow.version").empty() ? 1.1 : 2.5;
+  return framework(view.run()) == Framework::kTensorFlow ? 2.5 : 1.1;
 }
 
 /// Seconds per step of what compiles: `itself`, more where the steps show it.

@@ -86,6 +86,19 @@ TEST(Diagnose, BatchesComputedInAGeneratorAreInputUnlessItIsTheLoopItself) {
   EXPECT_EQ(verdict({generator, plain, work}, {generator, model}), "healthy");
 }
 
+// What comes between calls of a step that JAX compiled is no part of a model. Keras' fit does its
+// own work there, and imports JAX where it is installed.
+TEST(Diagnose, WorkBetweenCompiledStepsIsInputInAJobOfJaxOnly) {
+  for (const std::string_view library : {"jax", "tensorflow"}) {
+    RunBuilder b;
+    train(b, 60, 3, 20, {ThreadState::kOnCpuNative, {kMain}}, {ThreadState::kOnCpuNative, {kMain}});
+    b.machine(2, 0).process_cpu(100, 1.0);
+    b.run().info["jax.version"] = "0.10.2";
+    b.run().info["steps.framework"] = library;
+    EXPECT_EQ(diagnose(b.build()).verdict, library == "jax" ? "input.decode_cpu" : "healthy");
+  }
+}
+
 // NumPy before the forward pass makes the batch; what stands after it in the loop, or is an
 // operator of the framework's (which lets go of the interpreter's lock), may be anything.
 TEST(Diagnose, BatchesComputedByTheLoopAreInputWhereTheyComeBeforeTheForwardPass) {

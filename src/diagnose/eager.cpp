@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "diagnose/findings.h"
+#include "diagnose/framework.h"
 #include "diagnose/whatif.h"
 
 namespace flatout::diagnose {
@@ -37,7 +38,7 @@ void detect_eager(const RunView& view, Findings& findings) {
   if (!view.has_steps() || findings.has("cpu.python_bound")) return;
   const auto ops = parse_number<double>(view.run().fact("tensorflow.eager_ops"));
   // Within what JAX compiles gradients are traced once, and no slices.
-  const bool jax = !view.run().fact("jax.version").empty() && !ops &&
+  const bool jax = framework(view.run()) == Framework::kJax && !ops &&
                    view.steps().part(Part::kBackward) > kInBackward * view.steps().mean;
   if ((!ops || *ops < kManyOps) && !jax) return;
   if (view.readings(runs) < kFewReadings) return;

@@ -8,6 +8,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "diagnose/framework.h"
 #include "diagnose/input_causes.h"
 #include "diagnose/input_files.h"
 
@@ -222,7 +223,7 @@ bool parses_text(const RunView& view) {
 /// Whether each step is one call of what JAX compiled: what runs before it, operation by operation,
 /// is no part of a model.
 bool steps_are_compiled(const RunView& view) {
-  return !view.run().fact("jax.version").empty() && view.run().fact("torch.version").empty() &&
+  return framework(view.run()) == Framework::kJax &&
          view.run().steps.source == model::StepSource::kHooks &&
          view.steps().part(Part::kForward) > 0 && view.steps().part(Part::kBackward) == 0;
 }

@@ -9,6 +9,7 @@
 #include "diagnose/blame.h"
 #include "diagnose/device.h"
 #include "diagnose/findings.h"
+#include "diagnose/framework.h"
 #include "diagnose/whatif.h"
 
 namespace flatout::diagnose {
@@ -36,7 +37,7 @@ double in_float64(const model::Run& run) {
 /// Of the training thread: kernels, and the memory that they ask for. It waits while TensorFlow's
 /// own threads compute.
 Profile::Filter computing_in(const model::Run& run) {
-  const bool graphs = !run.fact("tensorflow.version").empty();
+  const bool graphs = framework(run) == Framework::kTensorFlow;
   return [graphs](const Cell& c) {
     return c.role == Role::kTrainer &&
            (c.act == Act::kNative || in_kernel(c.act) || (graphs && c.act == Act::kLock)) &&
@@ -104,7 +105,7 @@ void detect_half(const RunView& view, Findings& findings) {
   // What else is computed takes about as long as these do in float32, and as long in either type.
   double saved = host * (slower - 1) / (slower + 1);
   // Where only part of the model is in half precision. (A step may have two passes.)
-  if (view.run().fact("tensorflow.version").empty()) {
+  if (framework(view.run()) != Framework::kTensorFlow) {
     saved = std::min(saved, 2 * (found->half - found->single) / torch_threads(view.run()));
   }
   const std::string type(found->type);

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
+#include "diagnose/framework.h"
 #include "diagnose/side_work.h"
 #include "diagnose/tiny_operations.h"
 #include "diagnose/whatif.h"
@@ -49,11 +50,14 @@ Profile::Filter at_lines_of(const Profile::Filter& filter) {
 
 /// What makes few operations of many, in the library that the job computes with.
 std::string_view compiler_of(const model::Run& run) {
-  // PyTorch's DataLoader feeds others, too.
-  const bool torch = graph_operations(run) > 0;
-  if (!torch && !run.fact("tensorflow.version").empty()) return "tf.function";
-  if (!torch && !run.fact("jax.version").empty()) return "jax.jit";
-  return "torch.compile";
+  switch (framework(run)) {
+    case Framework::kTensorFlow:
+      return "tf.function";
+    case Framework::kJax:
+      return "jax.jit";
+    default:
+      return "torch.compile";
+  }
 }
 
 /// What the tiny operations of one run cost. They are told by lines that the interpreter has too

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "diagnose/evaluation_passes.h"
 #include "diagnose/findings.h"
+#include "diagnose/framework.h"
 
 namespace flatout::diagnose {
 
@@ -52,7 +53,7 @@ std::vector<Long> long_steps(const RunView& view) {
   double all = 0;
   // Who waits for a device that he runs ahead of waits for what the steps before gave it to do. JAX
   // lets no more than some steps lie there, and makes the next one wait in its call.
-  const bool in_calls = !view.run().fact("jax.version").empty();
+  const bool in_calls = framework(view.run()) == Framework::kJax;
   std::vector<double> lengths;
   for (const Step* s : steps.steady) {
     Nanos own = s->length() - s->part(model::Part::kSync);

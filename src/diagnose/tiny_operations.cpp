@@ -71,8 +71,7 @@ bool TinyOperations::computing(const Cell& c) const {
 void TinyOperations::sum_up_places() {
   // TensorFlow's and JAX' threads compute while the one that called them waits: a line that waits
   // for them runs no tiny operations.
-  const bool graphs =
-      !view_.run().fact("tensorflow.version").empty() || !view_.run().fact("jax.version").empty();
+  const bool graphs = view_.pool_takes_work();
   for (const Cell& c : view_.profile().cells()) {
     const bool waits = graphs && computing(c) && c.act == Act::kLock;
     if (!waits && !runs(c)) continue;

@@ -6,6 +6,7 @@
 
 #include "base/stats.h"
 #include "diagnose/cursor.h"
+#include "diagnose/framework.h"
 
 namespace flatout::diagnose {
 namespace {
@@ -157,8 +158,8 @@ Role RunView::role(ThreadId thread) const {
 }
 
 bool RunView::pool_takes_work() const {
-  return run_.fact("torch.version").empty() &&
-         (!run_.fact("tensorflow.version").empty() || !run_.fact("jax.version").empty());
+  const Framework library = framework(run_);
+  return library == Framework::kTensorFlow || library == Framework::kJax;
 }
 
 bool RunView::is_producer_process(model::ProcessId process) const {

@@ -129,6 +129,16 @@ def info(key, value):
         _library.flatout_agent_info(key.encode(), _bytes(str(value))[:30000])
 
 
+_trains = []
+
+
+def trains_with(library):
+    """Which of the imported libraries takes the steps; the first that does."""
+    if not _trains:
+        _trains.append(library)
+        info("steps.framework", library)
+
+
 def count(name, value):
     """A value over time."""
     _library.flatout_agent_count(name, value)

@@ -81,6 +81,7 @@ def _gradient(made):
             return made(*args, **kwargs)
         result, begin, end = _timed(made, args, kwargs)
         note(BACKWARD, begin, end)
+        core.trains_with("jax")
         return result
 
     return hook
@@ -136,6 +137,7 @@ def _stepped(thread, end, number, calls):
     state.steps += 1
     state.train_thread = thread
     note(OPTIMIZER, end, end, number, calls)
+    core.trains_with("jax")
     if end > state.look_due:
         keeps.look()
 

@@ -131,6 +131,7 @@ def _stepped(thread, begin, end):
     state.waiting = True
     state.train_thread = thread
     note(OPTIMIZER, begin, end, 0, steps)
+    core.trains_with("tensorflow")
     if end > state.look_due:
         keeps.look()
 

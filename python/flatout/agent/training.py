@@ -102,6 +102,7 @@ def _after_each():
 
 @core.guarded
 def _now_and_then():
+    core.trains_with("torch")
     for function in _at_step:
         function(_torch)
 
